@@ -1,0 +1,90 @@
+"""The contract between a subtask and the operators in its chain."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import pyarrow as pa
+
+from penstock.protocol.ids import CheckpointId
+from penstock.protocol.snapshot import Block, OperatorSnapshot, Plain, Segment
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Frozen state as bytes: `chunks` in order; block offsets count from the first chunk's start."""
+
+    state: str
+    schema: bytes
+    chunks: Sequence[memoryview]
+    blocks: tuple[Block, ...]
+
+
+class Frozen(Protocol):
+    """State as it was at one moment, taken in microseconds; `encode` runs later, on another thread."""
+
+    def encode(self) -> Encoded: ...
+
+    def release(self) -> None:
+        """The snapshot was given up: forget it. Also fine after `encode`."""
+        ...
+
+
+@dataclass(frozen=True)
+class FrozenOperator:
+    """The synchronous part of an operator's snapshot."""
+
+    tables: tuple[Frozen, ...] = ()
+    lanes: Mapping[int, Plain] = field(default_factory=dict)
+    transactions: tuple[Plain, ...] = ()
+
+
+@dataclass(frozen=True)
+class OperatorContext:
+    """What an operator is told when it is opened."""
+
+    job: str
+    operator: str
+    index: int
+    parallelism: int
+    max_parallelism: int
+    attempt: int
+    input_schemas: tuple[pa.Schema, ...]
+    now_ms: Callable[[], float]
+    restored: tuple[OperatorSnapshot, ...]
+    """This operator's snapshots from every old subtask; empty on a fresh start."""
+    read_segment: Callable[[Segment, range], Iterable[pa.RecordBatch]]
+    """The verified rows of a segment whose key groups are in the range."""
+    to_driver: Callable[[Plain], None]
+
+    @property
+    def key_groups(self) -> range:
+        """The key groups that this subtask owns."""
+        first = -(-self.index * self.max_parallelism // self.parallelism)
+        last = -(-(self.index + 1) * self.max_parallelism // self.parallelism)
+        return range(first, last)
+
+
+class Operator(ABC):
+    """One step of a chain. Made fresh for every attempt; called from one thread."""
+
+    def open(self, context: OperatorContext) -> None:  # noqa: B027 (optional)
+        """Takes its state back from `context.restored`."""
+
+    @abstractmethod
+    def process(self, batch: pa.RecordBatch, port: int) -> Iterable[pa.RecordBatch]:
+        """Rows in, from the input number `port`; rows out."""
+
+    def finish(self) -> Iterable[pa.RecordBatch]:
+        """All input has ended; last rows out."""
+        return ()
+
+    def freeze(self, checkpoint: CheckpointId) -> FrozenOperator:
+        """The state right now. Takes microseconds: what takes longer belongs into `Frozen.encode`."""
+        return FrozenOperator()
+
+    def close(self) -> None:  # noqa: B027 (optional)
+        """Releases everything. Called once, also after a failure or a half-done `open`."""

@@ -1,0 +1,87 @@
+"""Every error that Penstock raises on purpose.
+
+PenstockError
+├── ConfigError            an argument is wrong: a duration, a limit, a combination of options
+├── PlanError              the pipeline is wrong: names the operator
+│   └── SchemaError        a column is missing or has the wrong type, or a function returned another schema
+├── DataError              input that is not what its format says: names file and line
+├── UserCodeError          user code raised: operator, subtask, position and the original traceback
+├── LaunchError            the workers cannot run: too few slots, another interpreter, a stopped session
+├── StorageError           the checkpoint directory cannot be used
+│   ├── CheckpointCorrupt  a file of a checkpoint is missing or damaged
+│   └── JobFenced          another driver has taken this job over
+├── CommitError            a sink could not commit what a completed checkpoint promised
+├── JobFailed              the job ended for good; `cause` says why
+└── InvariantBroken        a rule of the protocol was broken: a bug in Penstock
+
+Errors cross process boundaries, so each passes its arguments on to `super().__init__` and pickles.
+"""
+
+from __future__ import annotations
+
+
+class PenstockError(Exception):
+    """The root: catch this to catch everything that Penstock raises."""
+
+
+class ConfigError(PenstockError):
+    """An argument is wrong."""
+
+
+class PlanError(PenstockError):
+    """The pipeline cannot run as it is written."""
+
+
+class SchemaError(PlanError):
+    """A column is missing, has the wrong type, or a function returned another schema."""
+
+
+class DataError(PenstockError):
+    """Input is not what its format says."""
+
+
+class UserCodeError(PenstockError):
+    """User code raised. The message holds the operator, the position and the traceback."""
+
+    def __init__(self, message: str, operator: str = "", user_traceback: str = "") -> None:
+        super().__init__(message, operator, user_traceback)
+        self.operator = operator
+        self.user_traceback = user_traceback
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class LaunchError(PenstockError):
+    """The workers cannot run on this Spark."""
+
+
+class StorageError(PenstockError):
+    """The checkpoint directory cannot be used."""
+
+
+class CheckpointCorrupt(StorageError):
+    """A file of a checkpoint is missing or damaged."""
+
+
+class JobFenced(StorageError):
+    """Another driver has taken this job over."""
+
+
+class CommitError(PenstockError):
+    """A sink could not commit what a completed checkpoint promised."""
+
+
+class JobFailed(PenstockError):
+    """The job ended for good. `cause` is what a person needs to know."""
+
+    def __init__(self, message: str, cause: str = "") -> None:
+        super().__init__(message, cause)
+        self.cause = cause
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class InvariantBroken(PenstockError):
+    """A rule of the protocol was broken: a bug in Penstock."""

@@ -1,0 +1,29 @@
+"""Work that must not keep the loop waiting: writes of frozen state, commits, storage.
+
+`work` runs elsewhere (a thread; in the simulator a later step) and must touch frozen data only.
+`done` runs on the loop's own thread, from `poll`, with what `work` returned or raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class Background(Protocol):
+    def submit(
+        self,
+        work: Callable[[], T],
+        done: Callable[[T], None],
+        failed: Callable[[BaseException], None],
+    ) -> None: ...
+
+    def poll(self) -> bool:
+        """Delivers what has ended; True when anything was."""
+        ...
+
+    def close(self) -> None:
+        """Waits for nothing: what ends later is dropped."""
+        ...

@@ -1,0 +1,48 @@
+"""The two ends of a channel. A frame is a batch, a barrier or the end of the stream; order is kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+from penstock.protocol.ids import CheckpointId
+
+
+@dataclass(slots=True)
+class Batch:
+    """Rows: a `pa.RecordBatch`. Not frozen: made once per batch on the hot path."""
+
+    data: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Barrier:
+    checkpoint: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """No more frames will come. Idempotent: a restored subtask that had finished sends it again."""
+
+
+Frame: TypeAlias = Batch | Barrier | End
+
+
+class ChannelLost(Exception):
+    """The other end is gone or a frame is missing: the attempt cannot go on."""
+
+
+class OutputChannel(Protocol):
+    def try_send(self, frame: Frame) -> bool:
+        """Hands a frame over; False, and nothing happened, when the channel is full."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class InputChannel(Protocol):
+    def try_receive(self) -> Frame | None:
+        """The next frame, or None when there is none yet."""
+        ...
+
+    def close(self) -> None: ...

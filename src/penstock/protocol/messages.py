@@ -1,0 +1,175 @@
+"""What the job manager and its workers say to each other. Plain frozen data: `wire.control` spells them.
+
+Everything about an attempt carries its id; whoever is in another attempt drops the message. Nothing relies on
+one message arriving: `Sync` repeats the table of live snapshots and the newest completed one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TypeAlias
+
+from penstock.protocol.ids import AttemptId, CheckpointId, SlotId, SubtaskId
+from penstock.protocol.snapshot import Plain, SubtaskSnapshot
+
+
+class SnapshotKind(StrEnum):
+    CHECKPOINT = "checkpoint"
+    FINAL = "final"
+    """Taken when every subtask has finished."""
+    STOP = "stop"
+    """Sources pause behind its barrier; the job ends when it is committed."""
+
+
+# ---- from the job manager to a worker
+
+
+@dataclass(frozen=True, slots=True)
+class Deploy:
+    """Make the subtasks of this slot, restore them, open the input channels; then say Ready."""
+
+    attempt: AttemptId
+    slot: SlotId
+    restored: CheckpointId
+    snapshots: tuple[SubtaskSnapshot, ...]
+    """All subtasks' snapshots of the restored checkpoint: each takes the key groups and lanes it owns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Connect the output channels and run. `endpoints` has every slot's answer to Deploy."""
+
+    attempt: AttemptId
+    endpoints: Mapping[int, Mapping[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Throw everything of this and older attempts away; then say Dropped."""
+
+    attempt: AttemptId
+
+
+@dataclass(frozen=True, slots=True)
+class Trigger:
+    attempt: AttemptId
+    checkpoint: CheckpointId
+    kind: SnapshotKind
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    attempt: AttemptId
+    checkpoint: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class Notify:
+    """Checkpoint is complete: commit every transaction up to it, then say Committed."""
+
+    attempt: AttemptId
+    checkpoint: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """Level-triggered repetition of Trigger, Abort and Notify."""
+
+    attempt: AttemptId
+    live: tuple[tuple[CheckpointId, SnapshotKind], ...]
+    completed: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """End this process's work."""
+
+
+ToWorker: TypeAlias = Deploy | Start | Drop | Trigger | Abort | Notify | Sync | Leave
+
+
+# ---- from a worker to the job manager
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    attempt: AttemptId
+    slot: SlotId
+    endpoints: Mapping[str, str]
+    """Where this slot's input channels listen: channel id as text -> endpoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """The subtasks of one worker have taken their snapshots and written them."""
+
+    attempt: AttemptId
+    checkpoint: CheckpointId
+    snapshots: tuple[SubtaskSnapshot, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Decline:
+    attempt: AttemptId
+    checkpoint: CheckpointId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The attempt cannot go on. `fatal`: a restart would not help (a bug in the plan, a version mismatch)."""
+
+    attempt: AttemptId
+    error: str
+    message: str
+    operator: str = ""
+    traceback: str = ""
+    journal: tuple[str, ...] = ()
+    fatal: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """These subtasks have processed all their input."""
+
+    attempt: AttemptId
+    subtasks: tuple[SubtaskId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """Every transaction of this worker up to `checkpoint` is committed."""
+
+    attempt: AttemptId
+    slot: SlotId
+    checkpoint: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    attempt: AttemptId
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """Plain data from a sink's committer to the driver's copy of the sink."""
+
+    attempt: AttemptId
+    operator: str
+    item: Plain
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Numbers for people: metric name -> value."""
+
+    attempt: AttemptId
+    slot: SlotId
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+FromWorker: TypeAlias = (
+    Ready | Ack | Decline | Failed | Finished | Committed | Dropped | Collected | Status
+)

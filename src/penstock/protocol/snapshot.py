@@ -1,0 +1,73 @@
+"""What a snapshot consists of, as plain data.
+
+A subtask's snapshot is a list of operator snapshots. Each has keyed state, as references to blocks in a
+file (or, where small, the bytes themselves), and `plain` data: source positions by lane, pre-committed
+transactions. Plain data is what JSON can say; nothing here is code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from penstock.protocol.ids import SubtaskId
+
+Plain: TypeAlias = "None | bool | int | float | str | list[Plain] | dict[str, Plain]"
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A run of rows with key groups `first_group..last_group`, one Arrow IPC record batch message."""
+
+    first_group: int
+    last_group: int
+    rows: int
+    offset: int
+    length: int
+    checksum: str
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """The rows of one keyed state of one operator, as blocks in `file` (a name relative to the job's
+    directory) or, where `inline` is set, in those bytes. Block offsets count from the start of either."""
+
+    state: str
+    schema: bytes
+    blocks: tuple[Block, ...]
+    file: str = ""
+    inline: bytes | None = None
+
+    @property
+    def bytes_total(self) -> int:
+        return sum(block.length for block in self.blocks)
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorSnapshot:
+    """All that one operator of one subtask keeps in a snapshot."""
+
+    segments: tuple[Segment, ...] = ()
+    lanes: Mapping[int, Plain] = field(default_factory=dict)
+    """Source positions by lane: a lane is to a source what a key group is to keyed state."""
+    transactions: tuple[Plain, ...] = ()
+    """All pre-committed transactions not yet known to be committed, oldest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    alignment_ms: float = 0.0
+    sync_ms: float = 0.0
+    async_ms: float = 0.0
+    bytes_written: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SubtaskSnapshot:
+    """What a subtask acknowledges."""
+
+    subtask: SubtaskId
+    operators: Mapping[str, OperatorSnapshot]
+    finished: bool = False
+    timings: Timings = Timings()
