@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from penstock.ports.channel import InputChannel, OutputChannel
-from penstock.protocol.ids import ChannelId, SlotId, WorkerId
+from penstock.protocol.ids import ChannelId, WorkerId
 from penstock.protocol.messages import FromWorker, ToWorker
 
 
