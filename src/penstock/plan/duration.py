@@ -57,7 +57,9 @@ def _from_timedelta(value: timedelta, what: str) -> int:
 
 def _whole(milliseconds: Decimal, value: object, what: str) -> int:
     if milliseconds != int(milliseconds):
-        raise ConfigError(f"{what}: {value!r} is finer than a millisecond, the smallest unit; {_EXAMPLES}")
+        raise ConfigError(
+            f"{what}: {value!r} is finer than a millisecond, the smallest unit; {_EXAMPLES}"
+        )
     return int(milliseconds)
 
 

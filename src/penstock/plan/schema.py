@@ -100,7 +100,9 @@ def type_ddl(kind: pa.DataType) -> str:
 
 def unknown_column(name: str, schema: pa.Schema, operator: str) -> SchemaError:
     """The error for a column that is not there: names the operator, the columns and the likeliest one."""
-    return SchemaError(f"{operator}: there is no column {name!r}; {_candidates(name, schema.names)}")
+    return SchemaError(
+        f"{operator}: there is no column {name!r}; {_candidates(name, schema.names)}"
+    )
 
 
 def require_columns(names: Iterable[str], schema: pa.Schema, operator: str) -> None:
