@@ -1,0 +1,193 @@
+"""The names of everything a job stores. This is the only place that spells them.
+
+    <dir>/<job-id>/                    one folder per job; all other names are relative to it
+        job.json                       whose folder this is
+        owner/<attempt>                claimed exclusively before an attempt does anything
+        owner/<attempt>-restored       which checkpoint that attempt went on from
+        chk-<n>/<slot>-<attempt>       state that belongs to checkpoint n alone, one file per worker
+        chk-<n>/_metadata              written last: checkpoint n exists if and only if this does
+        shared/<id>                    state that several checkpoints refer to
+        taskowned/...                  files that the coordinator never deletes
+
+Functions that read a name back are strict: a name that is not exactly as it would be written is None, so a
+stray file in the folder is never mistaken for one of ours.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+
+from penstock.errors import CheckpointCorrupt, ConfigError, InvariantBroken
+from penstock.protocol.ids import AttemptId, CheckpointId, SlotId
+
+JOB = "job.json"
+OWNER_FOLDER = "owner"
+SHARED_FOLDER = "shared"
+TASKOWNED_FOLDER = "taskowned"
+
+_JOB_ID_CHARS_MAX = 100
+_ATTEMPT_DIGITS = 10
+
+_NUMBER = r"0|[1-9][0-9]{0,17}"
+_POSITIVE = r"[1-9][0-9]{0,17}"
+_PART = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}"
+
+_JOB_ID = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9._-]{{0,{_JOB_ID_CHARS_MAX - 1}}}")
+_HASHED = re.compile(r".*-[0-9a-f]{8}")
+_METADATA = re.compile(rf"chk-({_POSITIVE})/_metadata")
+_WORKER_FILE = re.compile(rf"chk-({_POSITIVE})/({_NUMBER})-({_NUMBER})")
+_OWNER = re.compile(rf"{OWNER_FOLDER}/([0-9]{{{_ATTEMPT_DIGITS}}})")
+_RESTORED = re.compile(rf"{OWNER_FOLDER}/([0-9]{{{_ATTEMPT_DIGITS}}})-restored")
+_SHARED = re.compile(rf"{SHARED_FOLDER}/({_PART})")
+_TASKOWNED = re.compile(rf"{TASKOWNED_FOLDER}/({_PART}(?:/{_PART})*)")
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class WorkerFile:
+    """What the name of a worker's file says."""
+
+    checkpoint: CheckpointId
+    slot: SlotId
+    attempt: AttemptId
+
+
+# ---- the job's folder
+
+
+def job_id(name: str) -> str:
+    """The job's name made safe for paths. Readable; two names never share an id."""
+    if not isinstance(name, str) or not name.strip():
+        raise ConfigError(f"a job needs a name that is not blank, and got {name!r}")
+    if _JOB_ID.fullmatch(name) and not _HASHED.fullmatch(name):
+        return name
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    readable = re.sub(r"[^A-Za-z0-9._-]", "_", name)[: _JOB_ID_CHARS_MAX - 9]
+    if not re.match(r"[A-Za-z0-9_]", readable):
+        readable = "_" + readable[1:]
+    return f"{readable}-{digest}"
+
+
+def is_job_id(text: str) -> bool:
+    """True for what `job_id` can return."""
+    return _JOB_ID.fullmatch(text) is not None
+
+
+def job_directory(directory: str, name: str) -> str:
+    """The folder (or URL) of a job below the checkpoint directory that the user named."""
+    separator = "" if directory.endswith("/") else "/"
+    return f"{directory}{separator}{job_id(name)}"
+
+
+# ---- names inside it
+
+
+def checkpoint_folder(checkpoint: CheckpointId) -> str:
+    return f"chk-{_positive(checkpoint, 'a checkpoint')}"
+
+
+def metadata(checkpoint: CheckpointId) -> str:
+    return f"{checkpoint_folder(checkpoint)}/_metadata"
+
+
+def worker_file(checkpoint: CheckpointId, slot: SlotId, attempt: AttemptId) -> str:
+    """Unique per attempt: a late write of an older attempt never touches a newer one's file."""
+    slot_text = _not_negative(slot, "a slot")
+    return f"{checkpoint_folder(checkpoint)}/{slot_text}-{_not_negative(attempt, 'an attempt')}"
+
+
+def owner(attempt: AttemptId) -> str:
+    """Padded with zeros, so that names sort like attempts."""
+    digits = f"{_not_negative(attempt, 'an attempt'):0{_ATTEMPT_DIGITS}d}"
+    if len(digits) > _ATTEMPT_DIGITS:
+        raise InvariantBroken(f"attempt {attempt} has more than {_ATTEMPT_DIGITS} digits")
+    return f"{OWNER_FOLDER}/{digits}"
+
+
+def restored(attempt: AttemptId) -> str:
+    return f"{owner(attempt)}-restored"
+
+
+def shared(file: str) -> str:
+    """The name of a file that several checkpoints may refer to; `file` is unique for ever."""
+    return _checked(_SHARED, f"{SHARED_FOLDER}/{file}")
+
+
+def taskowned(file: str) -> str:
+    """The name of a file that its task deletes itself."""
+    return _checked(_TASKOWNED, f"{TASKOWNED_FOLDER}/{file}")
+
+
+# ---- and back
+
+
+def checkpoint_of(name: str) -> CheckpointId | None:
+    """The checkpoint that a file belongs to alone."""
+    found = _METADATA.fullmatch(name) or _WORKER_FILE.fullmatch(name)
+    return CheckpointId(int(found[1])) if found else None
+
+
+def metadata_of(name: str) -> CheckpointId | None:
+    """The checkpoint whose metadata this is."""
+    found = _METADATA.fullmatch(name)
+    return CheckpointId(int(found[1])) if found else None
+
+
+def worker_file_of(name: str) -> WorkerFile | None:
+    found = _WORKER_FILE.fullmatch(name)
+    if not found:
+        return None
+    checkpoint, slot, attempt = (int(group) for group in found.groups())
+    return WorkerFile(CheckpointId(checkpoint), SlotId(slot), AttemptId(attempt))
+
+
+def owner_of(name: str) -> AttemptId | None:
+    """The attempt that claimed the job with this file."""
+    found = _OWNER.fullmatch(name)
+    return AttemptId(int(found[1])) if found else None
+
+
+def restored_of(name: str) -> AttemptId | None:
+    """The attempt whose restored checkpoint is recorded in this file."""
+    found = _RESTORED.fullmatch(name)
+    return AttemptId(int(found[1])) if found else None
+
+
+def shared_of(name: str) -> str | None:
+    found = _SHARED.fullmatch(name)
+    return found[1] if found else None
+
+
+def is_known(name: str) -> bool:
+    """True for every name that a job can have written; clean-up leaves all others alone."""
+    patterns = (_METADATA, _WORKER_FILE, _OWNER, _RESTORED, _SHARED, _TASKOWNED)
+    return name == JOB or any(pattern.fullmatch(name) for pattern in patterns)
+
+
+def segment_file(name: str) -> str:
+    """`name`, proved to be one that a segment of state may have. For names out of a metadata file."""
+    if _WORKER_FILE.fullmatch(name) or _SHARED.fullmatch(name):
+        return name
+    raise CheckpointCorrupt(
+        f"{name[:200]!r} is not the name of a state file (chk-<n>/<slot>-<attempt> or shared/<id>): "
+        "the metadata that names it is damaged or was not written by Penstock"
+    )
+
+
+def _checked(pattern: re.Pattern[str], name: str) -> str:
+    if not pattern.fullmatch(name):
+        raise InvariantBroken(f"{name!r} is not a safe storage name")
+    return name
+
+
+def _positive(number: int, what: str) -> int:
+    if number < 1:
+        raise InvariantBroken(f"{what} is numbered from 1 on, not {number}")
+    return int(number)
+
+
+def _not_negative(number: int, what: str) -> int:
+    if number < 0:
+        raise InvariantBroken(f"{what} is numbered from 0 on, not {number}")
+    return int(number)
