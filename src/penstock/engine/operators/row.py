@@ -1,0 +1,163 @@
+"""Rows as user functions see them, and the way from batches to rows and back.
+
+A `Row` is a tuple that knows its column names: `row.user`, `row["user"]` and `row[0]` are the same, and it
+equals the plain tuple. Results may be a Row, tuple, list or dict; `RowsToBatch` checks them against the
+declared schema, a column at a time, and looks for the value to blame only when one does not fit.
+"""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache, partial
+from typing import Any, cast
+
+import pyarrow as pa
+
+from penstock.errors import SchemaError
+from penstock.plan.schema import to_ddl, type_ddl, unknown_column
+
+OUTPUT_ROWS = 16_384
+"""Rows of user functions are handed on in batches of at most this size."""
+
+
+class Row(tuple[Any, ...]):
+    """An immutable row. Each schema has its own subclass, made by `row_type`."""
+
+    __slots__ = ()
+    _fields: tuple[str, ...] = ()
+
+    def __getitem__(self, item: Any) -> Any:
+        if isinstance(item, str):
+            return tuple.__getitem__(self, self._position(item))
+        return tuple.__getitem__(self, item)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self._fields:
+            return tuple.__getitem__(self, self._fields.index(name))
+        raise AttributeError(
+            f"the row has no column {name!r}; its columns are: {', '.join(self._fields)}"
+        )
+
+    def _asdict(self) -> dict[str, Any]:
+        return dict(zip(self._fields, self))
+
+    def _position(self, name: str) -> int:
+        try:
+            return self._fields.index(name)
+        except ValueError:
+            raise KeyError(f"{name!r}; the columns are: {', '.join(self._fields)}") from None
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}={value!r}" for name, value in zip(self._fields, self))
+        return f"Row({shown})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return make_row, (self._fields, tuple(self))
+
+
+@lru_cache(maxsize=256)
+def row_type(names: tuple[str, ...]) -> type[Row]:
+    """The class of rows with these columns. A column called like a tuple's method wins over the method.
+
+    A named tuple cannot have every column name, but its fast field readers work on any tuple.
+    """
+    members: dict[str, Any] = {"__slots__": (), "_fields": names}
+    readers = vars(namedtuple("Readers", [f"f{i}" for i in range(len(names))]))
+    for position, name in enumerate(names):
+        if name.isidentifier() and not name.startswith("_"):
+            members[name] = readers[f"f{position}"]
+    return cast("type[Row]", type("Row", (Row,), members))
+
+
+def make_row(names: tuple[str, ...], values: Iterable[Any]) -> Row:
+    """One row."""
+    return tuple.__new__(row_type(names), tuple(values))
+
+
+def batch_rows(batch: pa.RecordBatch) -> list[Row]:
+    """The rows of a batch, converted a column at a time."""
+    make = partial(tuple.__new__, row_type(tuple(batch.schema.names)))
+    if not batch.num_columns:
+        return [make(())] * batch.num_rows
+    return list(map(make, zip(*(column.to_pylist() for column in batch.columns))))
+
+
+class RowsToBatch:
+    """Turns what a user function gave into batches of its declared schema."""
+
+    def __init__(self, schema: pa.Schema, operator: str) -> None:
+        self._schema = schema
+        self._names: tuple[str, ...] = tuple(schema.names)
+        self._width = len(self._names)
+        self._operator = operator
+
+    def batches(self, results: Iterable[Any]) -> Iterator[pa.RecordBatch]:
+        """Batches of at most OUTPUT_ROWS rows; none where there are no rows."""
+        rows: list[Sequence[Any]] = []
+        for result in results:
+            rows.append(self.values(result))
+            if len(rows) >= OUTPUT_ROWS:
+                yield self.batch(rows)
+                rows = []
+        if rows:
+            yield self.batch(rows)
+
+    def values(self, result: Any) -> Sequence[Any]:
+        """The values of one result in the order of the schema."""
+        if isinstance(result, (tuple, list)):
+            if len(result) != self._width:
+                raise self._misfit(f"{len(result)} values for {self._width} columns: {result!r}")
+            return result
+        if isinstance(result, dict):
+            return self._dict_values(result)
+        raise self._misfit(
+            f"{result!r} ({type(result).__name__}), which is no row; a row is a tuple, list, dict or Row"
+        )
+
+    def batch(self, rows: Sequence[Sequence[Any]]) -> pa.RecordBatch:
+        """One batch of rows whose number of values was already checked."""
+        columns = zip(*rows) if self._width else ()
+        arrays = [self._array(field, values) for field, values in zip(self._schema, columns)]
+        if not self._width:
+            return pa.RecordBatch.from_struct_array(pa.array([{}] * len(rows), pa.struct([])))
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _dict_values(self, result: dict[str, Any]) -> list[Any]:
+        if len(result) != self._width or any(name not in result for name in self._names):
+            extra = [name for name in result if name not in self._names]
+            if extra:
+                raise unknown_column(
+                    str(extra[0]), self._schema, f"{self._operator}, in {result!r}"
+                )
+            missing = [name for name in self._names if name not in result]
+            raise self._misfit(
+                f"{result!r}, which has no value for column {missing[0]!r} (give None for null)"
+            )
+        return [result[name] for name in self._names]
+
+    def _array(self, field: pa.Field, values: tuple[Any, ...]) -> pa.Array:
+        try:
+            array = pa.array(values, type=field.type)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise self._blame(field, values, error) from error
+        if array.null_count and not field.nullable:
+            raise self._misfit(f"None for column {field.name!r}, which is NOT NULL")
+        return array
+
+    def _blame(self, field: pa.Field, values: tuple[Any, ...], error: Exception) -> SchemaError:
+        kind = type_ddl(field.type)
+        for value in values:
+            try:
+                pa.scalar(value, type=field.type)
+            except (pa.ArrowException, TypeError, ValueError, OverflowError):
+                return self._misfit(
+                    f"{value!r} ({type(value).__name__}) for column {field.name!r}, which is {kind}"
+                )
+        return self._misfit(f"values for column {field.name!r} that do not fit {kind}: {error}")
+
+    def _misfit(self, what: str) -> SchemaError:
+        return SchemaError(
+            f"{self._operator}: the function returned {what}."
+            f" The declared schema is: {to_ddl(self._schema)}"
+        )
