@@ -63,7 +63,7 @@ def row_type(names: tuple[str, ...]) -> type[Row]:
     A named tuple cannot have every column name, but its fast field readers work on any tuple.
     """
     members: dict[str, Any] = {"__slots__": (), "_fields": names}
-    readers = vars(namedtuple("Readers", [f"f{i}" for i in range(len(names))]))
+    readers = vars(namedtuple("Readers", [f"f{i}" for i in range(len(names))]))  # noqa: PYI024
     for position, name in enumerate(names):
         if name.isidentifier() and not name.startswith("_"):
             members[name] = readers[f"f{position}"]

@@ -1,0 +1,209 @@
+"""How a job runs: checkpoints, restarts and limits. Everything is checked when it is written down."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from datetime import timedelta
+from pathlib import PurePath
+from typing import Any, TypeAlias
+
+from penstock.errors import ConfigError
+from penstock.plan.duration import parse_duration_ms
+from penstock.protocol import restart as strategies
+
+Duration: TypeAlias = str | timedelta
+
+MODES = ("exactly_once", "at_least_once")
+RETAIN = ("retain_on_cancel", "delete_on_cancel", "never_retain")
+_NOT_YET = ("unaligned", "aligned_timeout", "backend", "changelog", "local_recovery")
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """Where checkpoints go and how often they are taken.
+
+    `directory` is a local path or a URL that fsspec knows. A field whose feature is not there yet takes its
+    default only, and says so.
+    """
+
+    directory: str | PurePath
+    every: Duration = "10 seconds"
+    mode: str = "exactly_once"
+    unaligned: bool = False
+    aligned_timeout: Duration | None = None
+    timeout: Duration = "10 minutes"
+    min_pause: Duration = "0 seconds"
+    max_concurrent: int = 1
+    tolerable_failures: int = 0
+    keep: int = 2
+    retain: str = "retain_on_cancel"
+    backend: str = "heap"
+    incremental: bool = True
+    changelog: bool = False
+    local_recovery: bool = False
+    storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
+    """Passed to fsspec. May hold secrets: never shown."""
+
+    def __post_init__(self) -> None:
+        self._refuse_what_is_not_there()
+        object.__setattr__(self, "directory", _directory(self.directory))
+        positive_ms(self.every, "CheckpointConfig.every")
+        positive_ms(self.timeout, "CheckpointConfig.timeout")
+        parse_duration_ms(self.min_pause, "CheckpointConfig.min_pause")
+        one_of(self.mode, MODES, "CheckpointConfig.mode")
+        one_of(self.retain, RETAIN, "CheckpointConfig.retain")
+        whole_number(self.max_concurrent, "CheckpointConfig.max_concurrent", 1, 100)
+        whole_number(self.tolerable_failures, "CheckpointConfig.tolerable_failures", 0, 1_000_000)
+        whole_number(self.keep, "CheckpointConfig.keep", 1, 10_000)
+        truth_value(self.incremental, "CheckpointConfig.incremental")
+
+    @property
+    def every_ms(self) -> int:
+        return parse_duration_ms(self.every)
+
+    @property
+    def timeout_ms(self) -> int:
+        return parse_duration_ms(self.timeout)
+
+    @property
+    def min_pause_ms(self) -> int:
+        return parse_duration_ms(self.min_pause)
+
+    def _refuse_what_is_not_there(self) -> None:
+        for spec in fields(self):
+            value = getattr(self, spec.name)
+            if spec.name in _NOT_YET and value != spec.default:
+                raise ConfigError(
+                    f"CheckpointConfig.{spec.name}={value!r} is not supported yet;"
+                    f" leave it at {spec.default!r}"
+                )
+
+
+@dataclass(frozen=True)
+class ExponentialDelay:
+    """Restarts for ever. The delay grows with every failure and starts again after a quiet time."""
+
+    initial: Duration = "50 ms"
+    max: Duration = "1 minute"
+    multiplier: float = 2.0
+    reset_after: Duration = "1 minute"
+
+    def __post_init__(self) -> None:
+        if not self.multiplier >= 1:
+            raise ConfigError(f"ExponentialDelay.multiplier: {self.multiplier!r} is less than 1")
+        made = self.strategy()
+        if made.max_ms < made.initial_ms:
+            raise ConfigError(
+                f"ExponentialDelay: max {self.max!r} is shorter than initial {self.initial!r}"
+            )
+
+    def strategy(self) -> strategies.Exponential:
+        return strategies.Exponential(
+            initial_ms=parse_duration_ms(self.initial, "ExponentialDelay.initial"),
+            max_ms=parse_duration_ms(self.max, "ExponentialDelay.max"),
+            multiplier=float(self.multiplier),
+            reset_after_ms=positive_ms(self.reset_after, "ExponentialDelay.reset_after"),
+        )
+
+
+@dataclass(frozen=True)
+class FixedDelay:
+    """Restarts at most `attempts` times, after the same delay each time."""
+
+    attempts: int = 3
+    delay: Duration = "1 second"
+
+    def __post_init__(self) -> None:
+        self.strategy()
+
+    def strategy(self) -> strategies.Fixed:
+        return strategies.Fixed(
+            attempts=whole_number(self.attempts, "FixedDelay.attempts", 1, 1_000_000),
+            delay_ms=parse_duration_ms(self.delay, "FixedDelay.delay"),
+        )
+
+
+@dataclass(frozen=True)
+class FailureRate:
+    """Gives up when there are more than `failures` failures within `interval`."""
+
+    failures: int = 3
+    interval: Duration = "1 minute"
+    delay: Duration = "1 second"
+
+    def __post_init__(self) -> None:
+        self.strategy()
+
+    def strategy(self) -> strategies.Rate:
+        return strategies.Rate(
+            failures_max=whole_number(self.failures, "FailureRate.failures", 1, 1_000_000),
+            interval_ms=positive_ms(self.interval, "FailureRate.interval"),
+            delay_ms=parse_duration_ms(self.delay, "FailureRate.delay"),
+        )
+
+
+@dataclass(frozen=True)
+class NoRestart:
+    """The first failure ends the job."""
+
+    def strategy(self) -> strategies.Never:
+        return strategies.Never()
+
+
+RestartStrategy: TypeAlias = ExponentialDelay | FixedDelay | FailureRate | NoRestart
+
+
+@dataclass(frozen=True)
+class JobSettings:
+    """All that the shell needs to know to run a graph: made by `Pipeline.start`, already checked."""
+
+    name: str
+    parallelism: int
+    max_parallelism: int
+    checkpoint: CheckpointConfig | None
+    restart: strategies.Strategy
+    restore: str
+    """`auto`, `fresh`, or the path of a checkpoint."""
+    spare_workers: int
+    slot_timeout_ms: int | None
+    """None: the shell's own, which depends on what it runs on."""
+    buffer_timeout_ms: int
+
+
+def positive_ms(value: Duration, what: str) -> int:
+    """A duration above zero."""
+    milliseconds = parse_duration_ms(value, what)
+    if milliseconds == 0:
+        raise ConfigError(f"{what}: {value!r} must be longer than zero")
+    return milliseconds
+
+
+def whole_number(value: object, what: str, least: int, most: int) -> int:
+    """An integer within limits."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ConfigError(f"{what}: {value!r} ({type(value).__name__}) is not a whole number")
+    if not least <= value <= most:
+        raise ConfigError(f"{what}: {value} is out of range; it must be between {least} and {most}")
+    return value
+
+
+def one_of(value: object, choices: tuple[str, ...], what: str) -> None:
+    if value not in choices:
+        raise ConfigError(f"{what}: {value!r} is not known; choose one of {', '.join(choices)}")
+
+
+def truth_value(value: object, what: str) -> None:
+    if not isinstance(value, bool):
+        raise ConfigError(f"{what}: {value!r} is neither True nor False")
+
+
+def _directory(value: object) -> str:
+    if isinstance(value, PurePath):
+        return str(value)
+    if not isinstance(value, str) or not value.strip():
+        raise ConfigError(
+            f"CheckpointConfig.directory: {value!r} is no directory; give a path or a URL, as in"
+            ' CheckpointConfig("checkpoints/", every="1 second")'
+        )
+    return value
