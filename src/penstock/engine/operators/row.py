@@ -86,11 +86,14 @@ def batch_rows(batch: pa.RecordBatch) -> list[Row]:
 class RowsToBatch:
     """Turns what a user function gave into batches of its declared schema."""
 
-    def __init__(self, schema: pa.Schema, operator: str) -> None:
+    def __init__(
+        self, schema: pa.Schema, operator: str, gave: str = "the function returned"
+    ) -> None:
         self._schema = schema
         self._names: tuple[str, ...] = tuple(schema.names)
         self._width = len(self._names)
         self._operator = operator
+        self._gave = gave
 
     def batches(self, results: Iterable[Any]) -> Iterator[pa.RecordBatch]:
         """Batches of at most OUTPUT_ROWS rows; none where there are no rows."""
@@ -158,6 +161,6 @@ class RowsToBatch:
 
     def _misfit(self, what: str) -> SchemaError:
         return SchemaError(
-            f"{self._operator}: the function returned {what}."
+            f"{self._operator}: {self._gave} {what}."
             f" The declared schema is: {to_ddl(self._schema)}"
         )

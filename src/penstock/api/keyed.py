@@ -1,0 +1,124 @@
+"""Keyed streams: rows by key, so that an operator can keep state for each."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.api.steps import Step, next_label
+from penstock.api.stream import Stream, declared_schema
+from penstock.engine.operators.aggregate import RunningAggregate
+from penstock.engine.operators.process import Process, check_function
+from penstock.errors import ConfigError, PlanError, SchemaError
+from penstock.plan.expressions import Column, Expression, refuse_spark_column
+from penstock.plan.graph import Hash
+from penstock.plan.schema import require_columns, type_ddl
+from penstock.state.aggregates import Aggregate, result_field
+
+
+class KeyedStream:
+    """Made with `stream.key_by(...)`."""
+
+    def __init__(self, step: Step, keys: tuple[str, ...]) -> None:
+        self._step = step
+        self._keys = keys
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of the rows that go in."""
+        return self._step.schema
+
+    def agg(self, **aggregates: Aggregate) -> Stream:
+        """Running aggregates: `agg(n=pen.count(), total=pen.sum("amount"))`.
+
+        For every batch, one row with the new values for each key in it: the key columns, then the results.
+        """
+        label = next_label("agg", self._step)
+        if not aggregates:
+            raise PlanError(
+                f'{label}: give at least one aggregate, as in agg(total=pen.sum("amount"))'
+            )
+        fields = [self.schema.field(key) for key in self._keys]
+        fields += [self._result(label, name, each) for name, each in aggregates.items()]
+        create = partial(RunningAggregate, self._keys, dict(aggregates))
+        return self._then("agg", create, pa.schema(fields))
+
+    def process(self, function: Any, schema: str | pa.Schema) -> Stream:
+        """Your own function with state per key: an object with `process(key, rows, ctx)`, which yields rows, or
+        `process_batch(batch, ctx)`; with `open(ctx)` to declare state and `close()` where needed."""
+        label = next_label("process", self._step)
+        check_function(function, label)
+        out = declared_schema(schema, label)
+        return self._then("process", partial(Process, function, self._keys, out), out)
+
+    def __repr__(self) -> str:
+        return f"KeyedStream[by {', '.join(self._keys)}]"
+
+    def _result(self, label: str, name: str, aggregate: object) -> pa.Field:
+        refuse_spark_column(aggregate, label)
+        if not isinstance(aggregate, Aggregate):
+            raise ConfigError(
+                f"{label}: {name}={aggregate!r} is no aggregate; use pen.count(), pen.sum(column),"
+                " pen.min, pen.max, pen.avg, pen.first or pen.last"
+            )
+        if name in self._keys:
+            raise SchemaError(
+                f"{label}: {name!r} is a key column already; name the result otherwise"
+            )
+        try:
+            return result_field(name, aggregate, self.schema)
+        except SchemaError as error:
+            raise SchemaError(f"{label}: {error}") from error
+
+    def _then(self, kind: str, create: Any, schema: pa.Schema) -> Stream:
+        return Stream(Step(kind, create, ((self._step, Hash(self._keys)),), schema))
+
+
+def checked_keys(keys: tuple[object, ...], schema: pa.Schema, step: Step) -> tuple[str, ...]:
+    """Column names that can be keys."""
+    label = f"key_by behind {step.label}"
+    if not keys:
+        raise PlanError(f"{label}: give at least one column; they are: {', '.join(schema.names)}")
+    names = tuple(_key_name(key, label) for key in keys)
+    require_columns(names, schema, label)
+    for name in names:
+        if names.count(name) > 1:
+            raise SchemaError(f"{label}: column {name!r} is given twice")
+        _check_key_type(name, schema.field(name).type, label)
+    return names
+
+
+def _key_name(key: object, label: str) -> str:
+    refuse_spark_column(key, label)
+    if isinstance(key, Column):
+        return key.column
+    if isinstance(key, Expression):
+        raise PlanError(f"{label}: {key} is no plain column; make it one with .select(...) first")
+    if not isinstance(key, str):
+        raise ConfigError(f"{label}: {key!r} ({type(key).__name__}) is no column name")
+    return key
+
+
+_KEY_TYPES = (
+    pa.types.is_integer,
+    pa.types.is_boolean,
+    pa.types.is_string,
+    pa.types.is_large_string,
+    pa.types.is_binary,
+    pa.types.is_date,
+    pa.types.is_timestamp,
+    pa.types.is_decimal128,
+)
+
+
+def _check_key_type(name: str, kind: pa.DataType, label: str) -> None:
+    if any(fits(kind) for fits in _KEY_TYPES):
+        return
+    hint = " (equality of fractions is fragile: cast it to DECIMAL or BIGINT)"
+    raise SchemaError(
+        f"{label}: column {name!r} is {type_ddl(kind)}, which cannot be a key"
+        f"{hint if pa.types.is_floating(kind) else ''}; integers, text, binary, booleans, dates,"
+        " timestamps and decimals can"
+    )

@@ -1,0 +1,191 @@
+"""A pipeline is one or more sinks and all that leads to them. Starting it makes a job."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, cast
+
+from penstock.api.config import (
+    CheckpointConfig,
+    Duration,
+    ExponentialDelay,
+    JobSettings,
+    NoRestart,
+    RestartStrategy,
+    positive_ms,
+    whole_number,
+)
+from penstock.api.job import Job
+from penstock.api.steps import Step, build_graph, in_order
+from penstock.api.stream import Stream, explain_graph
+from penstock.errors import ConfigError, PlanError
+from penstock.plan.duration import parse_duration_ms
+from penstock.plan.graph import LogicalGraph
+
+DEFAULT_PARALLELISM = 2
+MAX_PARALLELISM_LIMIT = 32_768
+
+
+class Pipeline:
+    """Made with `stream.to(sink)`; `Pipeline(a, b)` puts several together into one job."""
+
+    _ends: tuple[Step, ...]
+
+    def __init__(self, *pipelines: Pipeline) -> None:
+        if not pipelines:
+            raise PlanError(
+                "Pipeline: give at least one pipeline, as in pen.Pipeline(stream.to(sink))"
+            )
+        ends: dict[int, Step] = {}
+        for each in pipelines:
+            if not isinstance(each, Pipeline):
+                raise PlanError(f"Pipeline: {_not_a_pipeline(each)}")
+            ends.update((id(end), end) for end in each._ends)
+        self._ends = tuple(ends.values())
+        self.graph()
+
+    @classmethod
+    def of(cls, sink: Step) -> Pipeline:
+        """The pipeline of one sink."""
+        made = cls.__new__(cls)
+        made._ends = (sink,)
+        made.graph()
+        return made
+
+    def graph(self) -> LogicalGraph:
+        """The logical graph: raises PlanError where two operators have one name."""
+        return build_graph(self._ends)
+
+    def explain(self) -> str:
+        """The operators, one per line, with their inputs and schemas."""
+        return explain_graph(self.graph())
+
+    def start(
+        self,
+        spark: Any = None,
+        *,
+        name: str | None = None,
+        parallelism: int | None = None,
+        checkpoint: CheckpointConfig | None = None,
+        restart: RestartStrategy | None = None,
+        max_parallelism: int = 128,
+        restore: str = "auto",
+        spare_workers: int = 0,
+        buffer_timeout: Duration = "10 ms",
+        slot_timeout: Duration | None = None,
+    ) -> Job:
+        """Starts the job on this Spark session, or on a local Spark of its own where none is given.
+
+        `restore="auto"` goes on where the job of this name stood; "fresh" starts anew; a path restores that
+        checkpoint. Without `checkpoint` nothing is ever replayed: a failure ends the job.
+        """
+        settings = job_settings(
+            name=self._default_name() if name is None else name,
+            parallelism=DEFAULT_PARALLELISM if parallelism is None else parallelism,
+            checkpoint=checkpoint,
+            restart=restart,
+            max_parallelism=max_parallelism,
+            restore=restore,
+            spare_workers=spare_workers,
+            buffer_timeout=buffer_timeout,
+            slot_timeout=slot_timeout,
+        )
+        shell = importlib.import_module("penstock.shells.spark.start")
+        return cast("Job", shell.start_job(self.graph(), spark, settings))
+
+    def __repr__(self) -> str:
+        return f"Pipeline[{' | '.join(node.name for node in self.graph().nodes)}]"
+
+    def _default_name(self) -> str:
+        """The name of the last operator that has one of the user's; so the same program has the same name."""
+        given = [step.given_name for step in in_order(self._ends) if step.given_name]
+        return given[-1] if given else "job"
+
+
+def job_settings(
+    *,
+    name: str,
+    parallelism: int,
+    checkpoint: CheckpointConfig | None,
+    restart: RestartStrategy | None,
+    max_parallelism: int = 128,
+    restore: str = "auto",
+    spare_workers: int = 0,
+    buffer_timeout: Duration = "10 ms",
+    slot_timeout: Duration | None = None,
+) -> JobSettings:
+    """Checks everything that `Pipeline.start` was given."""
+    groups = whole_number(max_parallelism, "max_parallelism", 1, MAX_PARALLELISM_LIMIT)
+    return JobSettings(
+        name=_checked_name(name),
+        parallelism=_checked_parallelism(parallelism, groups),
+        max_parallelism=groups,
+        checkpoint=_checked_checkpoint(checkpoint),
+        restart=_checked_restart(restart, checkpoint).strategy(),
+        restore=_checked_restore(restore, checkpoint),
+        spare_workers=whole_number(spare_workers, "spare_workers", 0, 1_000),
+        slot_timeout_ms=None if slot_timeout is None else positive_ms(slot_timeout, "slot_timeout"),
+        buffer_timeout_ms=parse_duration_ms(buffer_timeout, "buffer_timeout"),
+    )
+
+
+def _checked_name(name: object) -> str:
+    if not isinstance(name, str) or not name.strip() or len(name) > 200 or not name.isprintable():
+        raise ConfigError(
+            f"name: {name!r} is not a name for a job; give a short text, its checkpoints are found by it"
+        )
+    return name
+
+
+def _checked_parallelism(parallelism: int, groups: int) -> int:
+    whole_number(parallelism, "parallelism", 1, MAX_PARALLELISM_LIMIT)
+    if parallelism > groups:
+        raise ConfigError(
+            f"parallelism: {parallelism} is more than max_parallelism ({groups}), the number of key groups"
+            " that state is divided into; raise max_parallelism or lower parallelism"
+        )
+    return parallelism
+
+
+def _checked_checkpoint(checkpoint: object) -> CheckpointConfig | None:
+    if checkpoint is None or isinstance(checkpoint, CheckpointConfig):
+        return checkpoint
+    raise ConfigError(
+        f"checkpoint: {checkpoint!r} is not a CheckpointConfig; write"
+        ' pen.CheckpointConfig("checkpoints/", every="1 second")'
+    )
+
+
+def _checked_restart(restart: object, checkpoint: object) -> RestartStrategy:
+    """Without checkpoints there is nothing to go on from, so there are no restarts."""
+    if restart is None:
+        return NoRestart() if checkpoint is None else ExponentialDelay()
+    if not isinstance(restart, RestartStrategy):
+        raise ConfigError(
+            f"restart: {restart!r} is no strategy; use pen.ExponentialDelay(), pen.FixedDelay(),"
+            " pen.FailureRate() or pen.NoRestart()"
+        )
+    if checkpoint is None and not isinstance(restart, NoRestart):
+        raise ConfigError(
+            f"restart={restart!r} needs checkpoints to go on from: give checkpoint=pen.CheckpointConfig(...)"
+            " or leave restart out"
+        )
+    return restart
+
+
+def _checked_restore(restore: object, checkpoint: object) -> str:
+    if not isinstance(restore, str) or not restore.strip():
+        raise ConfigError(
+            f'restore: {restore!r} is neither "auto", "fresh" nor a checkpoint\'s path'
+        )
+    if restore not in ("auto", "fresh") and checkpoint is None:
+        raise ConfigError(
+            f"restore={restore!r} needs a checkpoint directory: give checkpoint=pen.CheckpointConfig(...)"
+        )
+    return restore
+
+
+def _not_a_pipeline(value: object) -> str:
+    if isinstance(value, Stream):
+        return f"{value!r} has no sink; end it with .to(sink)"
+    return f"{value!r} ({type(value).__name__}) is not a pipeline; one is made with stream.to(sink)"

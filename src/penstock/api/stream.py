@@ -1,0 +1,295 @@
+"""Streams: what a pipeline is written with. Every mistake is reported on the line that makes it."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from penstock.api.steps import (
+    Step,
+    build_graph,
+    check_name,
+    next_label,
+    sink_kind,
+    sink_step,
+    source_step,
+)
+from penstock.connectors.base import Sink, Source
+from penstock.engine.operators.row import Row, batch_rows
+from penstock.engine.operators.rows import (
+    BatchFunction,
+    Filter,
+    FlatMapRows,
+    Identity,
+    MapBatches,
+    MapRows,
+    MaskFunction,
+    RowFunction,
+    Select,
+)
+from penstock.errors import ConfigError, PlanError, SchemaError
+from penstock.plan.expressions import Column, Expression, col, refuse_spark_column
+from penstock.plan.graph import Broadcast, Forward, LogicalGraph, Partitioning, Rebalance
+from penstock.plan.schema import (
+    parse_schema,
+    require_columns,
+    schema_differences,
+    to_ddl,
+    type_ddl,
+)
+
+if TYPE_CHECKING:
+    from penstock.api.keyed import KeyedStream
+    from penstock.api.pipeline import Pipeline
+
+
+class Stream:
+    """Rows of one schema that keep coming. Made with `from_source`, `from_rows` and from other streams."""
+
+    def __init__(self, step: Step, partitioning: Partitioning | None = None) -> None:
+        self._step = step
+        self._partitioning = partitioning or Forward()
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._step.schema
+
+    # ---- operators
+
+    def map(self, function: RowFunction, schema: str | pa.Schema | None = None) -> Stream:
+        """Each row to one row. `schema` is that of the result; as before where it is left out."""
+        return self._apply("map", MapRows, function, schema)
+
+    def flat_map(self, function: RowFunction, schema: str | pa.Schema | None = None) -> Stream:
+        """Each row to any number of rows, returned or yielded."""
+        return self._apply("flat_map", FlatMapRows, function, schema)
+
+    def map_batches(self, function: BatchFunction, schema: str | pa.Schema | None = None) -> Stream:
+        """Each `pa.RecordBatch` to a `pa.RecordBatch`: the fast way to run your own Python."""
+        return self._apply("map_batches", MapBatches, function, schema)
+
+    def filter(self, condition: Expression | MaskFunction) -> Stream:
+        """Keeps the rows where the condition is true: `pen.col("amount") > 0`, or a function of a batch."""
+        label = next_label("filter", self._step)
+        if isinstance(condition, Expression):
+            kind = condition.result_type(self.schema, label)
+            if not pa.types.is_boolean(kind):
+                raise SchemaError(
+                    f"{label}: a condition is true or false, and {condition} is {type_ddl(kind)};"
+                    " compare it with something"
+                )
+        else:
+            refuse_spark_column(condition, label)
+            _require_callable(condition, label, 'an expression such as pen.col("amount") > 0')
+        return self._then("filter", partial(Filter, condition), self.schema)
+
+    def select(self, *columns: str | Expression, **named: Expression) -> Stream:
+        """These columns, by name or as expressions: `select("user", total=pen.col("a") + pen.col("b"))`."""
+        label = next_label("select", self._step)
+        chosen = [_expression(each, label) for each in columns]
+        chosen += [_expression(value, label).alias(name) for name, value in named.items()]
+        if not chosen:
+            raise PlanError(f"{label}: give at least one column; {_columns(self.schema)}")
+        schema = _select_schema(chosen, self.schema, label)
+        return self._then("select", partial(Select, tuple(chosen), schema), schema)
+
+    def union(self, *others: Stream) -> Stream:
+        """The rows of all these streams, which must have the same schema."""
+        label = next_label("union", self._step, *(other._step for other in _streams(others)))
+        for number, other in enumerate(others, start=2):
+            differences = schema_differences(other.schema, self.schema)
+            if differences:
+                raise SchemaError(
+                    f"{label}: stream {number} ({other._step.label}) has another schema than the first"
+                    f" ({self._step.label}): {'; '.join(differences)}"
+                )
+        inputs = tuple((each._step, each._partitioning) for each in (self, *others))
+        return Stream(Step("union", Identity, inputs, self.schema))
+
+    def rebalance(self) -> Stream:
+        """Deals batches out in turn to all subtasks of what comes next."""
+        return Stream(self._step, Rebalance())
+
+    def broadcast(self) -> Stream:
+        """Gives every row to every subtask of what comes next."""
+        return Stream(self._step, Broadcast())
+
+    def key_by(self, *keys: str | Expression) -> KeyedStream:
+        """All rows with equal values in these columns go to the same subtask, which keeps state for them."""
+        from penstock.api.keyed import KeyedStream, checked_keys
+
+        return KeyedStream(self._step, checked_keys(keys, self.schema, self._step))
+
+    def named(self, name: str) -> Stream:
+        """Names the operator that makes these rows. Its state is found by this name: give one to keep it."""
+        self._step.rename(name)
+        return self
+
+    # ---- ends
+
+    def to(self, sink: Sink, name: str | None = None) -> Pipeline:
+        """Writes the rows to a sink. What is returned can be started."""
+        label = name or next_label(sink_kind(sink), self._step)
+        if not isinstance(sink, Sink):
+            raise ConfigError(
+                f"{label}: {sink!r} is not a sink; use pen.FileSink, pen.CollectSink or a pen.Sink of"
+                " your own"
+            )
+        try:
+            sink.check(self.schema)
+        except SchemaError as error:
+            raise SchemaError(f"{label}: {error}") from error
+        step = sink_step(sink, self._step, self._partitioning)
+        if name is not None:
+            step.rename(name)
+        return _pipeline(step)
+
+    def take(self, n: int = 20) -> list[Row]:
+        """The first rows, computed right here: no sink, no checkpoint, no Spark."""
+        table = self._run_inline(n)
+        return [row for batch in table.to_batches() for row in batch_rows(batch)][:n]
+
+    def show(self, n: int = 20) -> None:
+        """Prints the first rows as a table."""
+        from penstock.api.show import print_table
+
+        print_table(self._run_inline(n), n)
+
+    def explain(self) -> str:
+        """The operators that lead here, one per line, with their inputs and schemas."""
+        return explain_graph(self.graph())
+
+    def graph(self) -> LogicalGraph:
+        """The logical graph of all that leads here."""
+        return build_graph([self._step])
+
+    def __repr__(self) -> str:
+        return f"Stream[{to_ddl(self.schema)}]"
+
+    # ---- helpers
+
+    def _run_inline(self, n: int) -> pa.Table:
+        from penstock.api.config import whole_number
+
+        whole_number(n, "n", 1, 1_000_000)
+        inline = importlib.import_module("penstock.engine.inline")
+        return inline.run_inline(self.graph(), n)
+
+    def _apply(
+        self, kind: str, operator: Any, function: Any, schema: str | pa.Schema | None
+    ) -> Stream:
+        label = next_label(kind, self._step)
+        _require_callable(function, label, "a function")
+        out = self.schema if schema is None else declared_schema(schema, label)
+        return self._then(kind, partial(operator, function, out), out)
+
+    def _then(self, kind: str, create: Callable[[], Any], schema: pa.Schema) -> Stream:
+        return Stream(Step(kind, create, ((self._step, self._partitioning),), schema))
+
+
+def from_source(source: Source, name: str | None = None) -> Stream:
+    """The rows of a source."""
+    if not isinstance(source, Source):
+        hint = " (an instance of it, with parentheses)" if isinstance(source, type) else ""
+        raise ConfigError(
+            f"from_source: {source!r} is not a source{hint}; use pen.GeneratorSource, pen.FileSource or a"
+            " pen.Source of your own"
+        )
+    step = source_step(source, declared_schema(source.schema, "from_source"))
+    if name is not None:
+        check_name(name)
+        step.rename(name)
+    return Stream(step)
+
+
+def from_rows(rows: Iterable[Any], schema: str | pa.Schema) -> Stream:
+    """A few rows at hand, for tries and tests: `from_rows([("a", 1)], "k STRING, v BIGINT")`."""
+    from penstock.connectors.sources.rows import RowsSource
+
+    return from_source(RowsSource(list(rows), declared_schema(schema, "from_rows")))
+
+
+def declared_schema(schema: str | pa.Schema, label: str) -> pa.Schema:
+    """A schema that the user gave, with the operator in the error where it is wrong."""
+    try:
+        parsed = parse_schema(schema)
+    except SchemaError as error:
+        raise SchemaError(f"{label}: {error}") from error
+    if not len(parsed):
+        raise SchemaError(f"{label}: the schema has no columns")
+    return parsed
+
+
+def explain_graph(graph: LogicalGraph) -> str:
+    """One line per operator."""
+    width = max(len(node.name) for node in graph.nodes)
+    lines = []
+    for node in graph.nodes:
+        edges = ", ".join(f"{each.operator} ({_edge(each.partitioning)})" for each in node.inputs)
+        came = f"from {edges}; " if edges else ""
+        lines.append(f"{node.name:<{width}}  {came}{to_ddl(node.schema)}")
+    return "\n".join(lines)
+
+
+def _edge(partitioning: Partitioning) -> str:
+    word = type(partitioning).__name__.lower()
+    return f"{word} by {', '.join(partitioning.keys)}" if hasattr(partitioning, "keys") else word
+
+
+def _select_schema(chosen: list[Expression], schema: pa.Schema, label: str) -> pa.Schema:
+    fields = [_select_field(expression, schema, label) for expression in chosen]
+    names = [each.name for each in fields]
+    for name in names:
+        if names.count(name) > 1:
+            raise SchemaError(f"{label}: two columns are called {name!r}; rename one with .alias()")
+    return pa.schema(fields)
+
+
+def _select_field(expression: Expression, schema: pa.Schema, label: str) -> pa.Field:
+    if isinstance(expression, Column):
+        require_columns((expression.column,), schema, label)
+        return schema.field(expression.column)
+    kind = expression.result_type(schema, label)
+    if pa.types.is_null(kind):
+        raise SchemaError(f'{label}: {expression} has no type; give it one: .cast("STRING")')
+    return pa.field(expression.name(), kind)
+
+
+def _expression(value: object, label: str) -> Expression:
+    if isinstance(value, Expression):
+        return value
+    refuse_spark_column(value, label)
+    if isinstance(value, str):
+        return col(value)
+    raise ConfigError(
+        f"{label}: {value!r} ({type(value).__name__}) is no column; give a name or an expression, and"
+        " pen.lit(value) for a constant"
+    )
+
+
+def _streams(others: tuple[Any, ...]) -> tuple[Stream, ...]:
+    for other in others:
+        if not isinstance(other, Stream):
+            raise ConfigError(f"union: {other!r} is not a stream")
+    if not others:
+        raise PlanError("union: give at least one other stream")
+    return others
+
+
+def _require_callable(function: object, label: str, wanted: str) -> None:
+    if not callable(function):
+        raise ConfigError(f"{label}: {function!r} ({type(function).__name__}) is not {wanted}")
+
+
+def _columns(schema: pa.Schema) -> str:
+    return f"the columns are: {', '.join(schema.names)}"
+
+
+def _pipeline(step: Step) -> Pipeline:
+    from penstock.api.pipeline import Pipeline
+
+    return Pipeline.of(step)
