@@ -1,0 +1,140 @@
+"""Parquet files, row group by row group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from penstock.connectors.schemas import plain_schema, plain_type
+from penstock.connectors.sources.chunks import Chunk, Mark
+from penstock.connectors.sources.listing import Listing
+from penstock.errors import DataError
+from penstock.plan.schema import type_ddl
+
+BATCH_ROWS = 65_536
+_WIDER = {
+    pa.int8(): (pa.int16(), pa.int32(), pa.int64()),
+    pa.int16(): (pa.int32(), pa.int64()),
+    pa.int32(): (pa.int64(), pa.float64()),
+    pa.uint8(): (pa.int16(), pa.int32(), pa.int64()),
+    pa.uint16(): (pa.int32(), pa.int64()),
+    pa.uint32(): (pa.int64(),),
+    pa.float32(): (pa.float64(),),
+}
+_UNITS = ("s", "ms", "us", "ns")
+
+
+class ParquetFormat:
+    """Columns are found by name; a narrower type is widened, any other one is refused."""
+
+    def infer(self, listing: Listing, name: str) -> pa.Schema:
+        with _opened(listing, name) as file:
+            return plain_schema(_file_schema(file), listing.full(name))
+
+    def chunks(self, listing: Listing, name: str, schema: pa.Schema, at: Mark) -> Iterator[Chunk]:
+        with _opened(listing, name) as file:
+            where = listing.full(name)
+            require_compatible(_file_schema(file), schema, where)
+            for group in range(at[0], file.num_row_groups):
+                yield from _group(file, group, schema, where)
+
+
+@contextmanager
+def _opened(listing: Listing, name: str) -> Iterator[Any]:
+    """The open file; whatever shows that it is not (whole) Parquet becomes a `DataError`."""
+    where = listing.full(name)
+    try:
+        with closing(listing.open_random(name)) as handle:
+            yield pq.ParquetFile(handle, coerce_int96_timestamp_unit="us", pre_buffer=False)
+    except FileNotFoundError:
+        raise DataError(
+            f"{where}: the file was listed and is gone; do not move input files"
+        ) from None
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(
+            f"{where}: cannot be read as Parquet ({error}); take the file out of the folder,"
+            ' or give the source its real format="..."'
+        ) from error
+
+
+def _group(file: Any, group: int, schema: pa.Schema, where: str) -> Iterator[Chunk]:
+    rows = file.metadata.row_group(group).num_rows
+    is_last = group == file.num_row_groups - 1
+    base = 0
+    for batch in file.iter_batches(BATCH_ROWS, row_groups=[group], columns=schema.names):
+        yield Chunk(
+            conform(batch, schema, where),
+            (group, 0),
+            base,
+            is_last and base + batch.num_rows == rows,
+        )
+        base += batch.num_rows
+
+
+def _file_schema(file: Any) -> pa.Schema:
+    """The file's own schema; INT96, which Spark writes for TIMESTAMP, is an instant in UTC."""
+    instants = {
+        column.path
+        for column in (file.schema.column(i) for i in range(len(file.schema)))
+        if column.physical_type == "INT96"
+    }
+    return pa.schema(
+        [
+            pa.field(field.name, pa.timestamp("us", "UTC")) if field.name in instants else field
+            for field in file.schema_arrow
+        ]
+    )
+
+
+def require_compatible(have: pa.Schema, want: pa.Schema, where: str) -> None:
+    """Raises when a column is missing or its values cannot be brought to the type without loss."""
+    for field in want:
+        if field.name not in have.names:
+            raise DataError(
+                f"{where}: there is no column {field.name!r}; the file has {', '.join(have.names)}"
+            )
+        kind = have.field(field.name).type
+        if not widens(kind, field.type):
+            raise DataError(
+                f"{where}: column {field.name!r} is {type_ddl(kind)}, expected"
+                f" {type_ddl(field.type)}; rewrite the file or change the schema of the source"
+            )
+
+
+def widens(have: pa.DataType, want: pa.DataType) -> bool:
+    """Whether every value of one type is also one of the other."""
+    if have == want or plain_type(have) == want or want in _WIDER.get(have, ()):
+        return True
+    if pa.types.is_timestamp(have) and pa.types.is_timestamp(want) and have.tz == want.tz:
+        return _UNITS.index(have.unit) <= _UNITS.index(want.unit)
+    return have.equals(want, check_metadata=False) or _same_nested(have, want)
+
+
+def _same_nested(have: pa.DataType, want: pa.DataType) -> bool:
+    """Lists whose element has another name (writers call it `item` or `element`)."""
+    return (
+        pa.types.is_list(have)
+        and pa.types.is_list(want)
+        and widens(have.value_type, want.value_type)
+    )
+
+
+def conform(batch: pa.RecordBatch, schema: pa.Schema, where: str) -> pa.RecordBatch:
+    """The batch with the columns, order and types of the schema."""
+    arrays = [_cast(batch.column(field.name), field, where) for field in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _cast(array: pa.Array, field: pa.Field, where: str) -> pa.Array:
+    if not field.nullable and array.null_count:
+        raise DataError(f"{where}: column {field.name!r} is NOT NULL and has a null")
+    if array.type == field.type:
+        return array
+    try:
+        return array.cast(field.type)
+    except pa.ArrowInvalid as error:
+        raise DataError(f"{where}: column {field.name!r}: {error}") from error
