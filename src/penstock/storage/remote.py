@@ -1,0 +1,226 @@
+"""Checkpoints on any fsspec URL whose store can create a file exclusively.
+
+That a job has one owner rests on "create, unless it is there" being one act of the store itself. fsspec's own
+default asks first and writes then, which lets two drivers through, so only stores known to do better are
+taken, and each is probed before it is used: an old client that ignores the request is found out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from threading import Lock
+from typing import Any, TypeVar
+
+import fsspec
+
+from penstock.errors import CheckpointCorrupt, PenstockError, StorageError
+from penstock.storage.names import (
+    check_range,
+    checked,
+    checked_folder,
+    checked_for_delete,
+    is_temp,
+    temp_beside,
+)
+
+T = TypeVar("T")
+Names = list[str]
+Parts = list[bytes]
+
+EXCLUSIVE = ("memory", "s3", "s3a", "gs", "gcs", "abfs", "abfss", "az")
+"""Their clients send "only if there is none" with the write (s3fs, gcsfs, adlfs); memory has our lock."""
+
+_MEMORY_LOCK = Lock()
+_SECRET_CHARS_MIN = 4
+
+
+class RemoteStore:
+    """Files below a URL. A file is sent whole in one call, so a reader sees all of it or nothing."""
+
+    def __init__(self, url: str, storage_options: Mapping[str, Any] | None = None) -> None:
+        self._secrets = _secrets(storage_options or {})
+        self.root = _without_password(url)
+        protocol = url.partition("://")[0]
+        if protocol not in EXCLUSIVE:
+            raise StorageError(
+                f"{self.root}: {protocol}:// cannot create a file exclusively, so two drivers could own "
+                f"one job at a time; use a local path or one of {', '.join(EXCLUSIVE)}"
+            )
+        with self._storage_errors("open", ""):
+            self._files, path = fsspec.core.url_to_fs(url, **(storage_options or {}))
+            self._path = path.rstrip("/")
+        self._in_memory = protocol == "memory"
+        self._probe()
+
+    def write(self, name: str, chunks: Iterable[bytes | memoryview]) -> int:
+        path = self._full(checked(name))
+        data = b"".join(chunks)
+        with self._storage_errors("write", name):
+            self._files.pipe_file(path, data)
+            self._check_size(path, name, len(data))
+        return len(data)
+
+    def create(self, name: str, data: bytes) -> bool:
+        path = self._full(checked(name))
+        with self._storage_errors("create", name):
+            return self._create(path, bytes(data))
+
+    def read(self, name: str, offset: int = 0, length: int | None = None) -> bytes:
+        check_range(name, offset, length)
+        path = self._full(checked(name))
+        with self._storage_errors("read", name):
+            try:
+                size = self._size(path)
+                end = size if length is None else offset + length
+                if offset > size or end > size:
+                    raise _too_short(self._show(name), size, max(offset, end))
+                return self._read_range(path, name, offset, end)
+            except (FileNotFoundError, IsADirectoryError):
+                raise CheckpointCorrupt(f"{self._show(name)} is missing") from None
+
+    def list(self, prefix: str = "") -> Names:
+        return sorted(name for name in self._find(checked_folder(prefix)) if not is_temp(name))
+
+    def delete(self, name: str) -> None:
+        path = self._full(checked_for_delete(name))
+        with self._storage_errors("delete", name):
+            with suppress(FileNotFoundError):
+                self._files.rm_file(path)
+            self._files.invalidate_cache()
+            self._prune(path)
+
+    def leftovers(self, older_than_s: float = 3600.0) -> Names:
+        """Temporary files that their writers left behind; `delete` takes these names."""
+        limit = datetime.now(UTC) - timedelta(seconds=older_than_s)
+        with self._storage_errors("list", ""):
+            return sorted(
+                name
+                for name in self._find("")
+                if is_temp(name) and self._files.modified(self._full(name)) <= limit
+            )
+
+    # ---- parts
+
+    def _create(self, path: str, data: bytes) -> bool:
+        try:
+            if self._in_memory:
+                with _MEMORY_LOCK:
+                    self._files.pipe_file(path, data, mode="create")
+            else:
+                self._files.pipe_file(path, data, mode="create")
+        except FileExistsError:
+            return False
+        return True
+
+    def _probe(self) -> None:
+        """Creates a file twice: a store that lets the second one through cannot fence."""
+        with self._storage_errors("write to", ""):
+            probe = temp_beside(f"{self._path}/probe")
+            first, second = self._create(probe, b"1"), self._create(probe, b"2")
+            kept = bytes(self._files.cat_file(probe))
+            self._files.rm_file(probe)
+        if (first, second, kept) != (True, False, b"1"):
+            raise StorageError(
+                f"{self.root}: the store overwrites where it was asked to create exclusively, so two "
+                "drivers could own one job at a time; update its fsspec package or use another store"
+            )
+
+    def _read_range(self, path: str, name: str, offset: int, end: int) -> bytes:
+        """A store may answer with less than was asked for: ask again for the rest."""
+        parts: Parts = []
+        while offset < end:
+            part = bytes(self._files.cat_file(path, start=offset, end=end))
+            if not part or len(part) > end - offset:
+                raise _too_short(self._show(name), offset, end)
+            parts.append(part)
+            offset += len(part)
+        return b"".join(parts)
+
+    def _check_size(self, path: str, name: str, size: int) -> None:
+        found = self._size(path)
+        if found != size:
+            raise StorageError(f"{self._show(name)}: wrote {size} bytes, the store has {found}")
+
+    def _size(self, path: str) -> int:
+        self._files.invalidate_cache()
+        information = self._files.info(path)
+        if information["type"] != "file":
+            raise IsADirectoryError(path)
+        return int(information["size"])
+
+    def _find(self, folder: str) -> Names:
+        path = self._full(folder) if folder else self._path
+        with self._storage_errors("list", folder):
+            self._files.invalidate_cache()
+            found = _or_empty(lambda: list(self._files.find(path)))
+        start = len(self._path) + 1
+        inside = f"{path}/"
+        return [name[start:] for name in found if name.startswith(inside)]
+
+    def _prune(self, path: str) -> None:
+        """Where folders are real (memory), empty ones go; object stores have none."""
+        folder = path.rpartition("/")[0]
+        while self._in_memory and len(folder) > len(self._path):
+            try:
+                self._files.rmdir(folder)
+            except OSError:
+                return
+            folder = folder.rpartition("/")[0]
+
+    def _full(self, name: str) -> str:
+        return f"{self._path}/{name}"
+
+    # ---- errors without secrets
+
+    def _show(self, name: str) -> str:
+        return f"{self.root.rstrip('/')}/{name}" if name else self.root
+
+    @contextmanager
+    def _storage_errors(self, action: str, name: str) -> Iterator[None]:
+        try:
+            yield
+        except PenstockError:
+            raise
+        except Exception as error:  # every fsspec package has errors of its own
+            text = f"{type(error).__name__}: {error}"
+            clean = self._scrubbed(text)
+            message = f"cannot {action} {self._show(name)}: {clean[:500]}"
+            raise StorageError(message) from (error if clean == text else None)
+
+    def _scrubbed(self, text: str) -> str:
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        return _without_password(text)
+
+
+def _secrets(options: Mapping[str, Any]) -> tuple[str, ...]:
+    """Every text in the options, longest first; any of them may be a password."""
+    found: set[str] = set()
+    waiting: list[Any] = [dict(options)]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, Mapping):
+            waiting.extend(value.values())
+        elif isinstance(value, list | tuple):
+            waiting.extend(value)
+        elif isinstance(value, str) and len(value) >= _SECRET_CHARS_MIN:
+            found.add(value)
+    return tuple(sorted(found, key=lambda text: (-len(text), text)))
+
+
+def _without_password(text: str) -> str:
+    return re.sub(r"://[^/@\s]+@", "://***@", text)
+
+
+def _too_short(shown: str, size: int, expected: int) -> CheckpointCorrupt:
+    return CheckpointCorrupt(f"{shown} has {size} bytes and should have {expected}")
+
+
+def _or_empty(find: Callable[[], Names]) -> Names:
+    try:
+        return find()
+    except FileNotFoundError:
+        return []
