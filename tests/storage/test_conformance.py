@@ -174,12 +174,10 @@ def test_a_name_that_could_lead_elsewhere_is_refused(store: CheckpointStore, nam
         lambda: store.write(name, [b"x"]),
         lambda: store.create(name, b"x"),
         lambda: store.read(name),
+        lambda: store.list(f"{name}/.."),
     ):
         with pytest.raises(StorageError, match="is not a storage name"):
             act()
-    with pytest.raises(StorageError, match="is not a storage name"):
-        store.list(name or "..")
-        store.list(f"{name}/x/..")
 
 
 def test_deleting_a_name_that_could_lead_elsewhere_is_refused(store: CheckpointStore) -> None:
