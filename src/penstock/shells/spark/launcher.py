@@ -1,0 +1,233 @@
+"""One Spark job of one task per worker, each watched by a daemon thread.
+
+The thread sets its own tags, description and pool and inherits nothing: with an inherited job group a user's
+`cancelJobGroup` would end our workers, too. How a job ended is told through `report`, from that thread.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.shells.spark.entry import FATAL, LATER, LEFT
+from penstock.shells.spark.session import executors, is_stopped, worker_environment
+
+Task = Callable[[Iterable[Any]], Iterator[str]]
+_REASON_CHARS_MAX = 2000
+_environment_lock = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class JobEnded:
+    launch: int
+    reason: str
+    fatal: bool
+
+
+@dataclass(slots=True)
+class _Running:
+    thread: threading.Thread
+    executor: str
+
+
+class Launcher:
+    def __init__(
+        self, context: Any, job_id: str, job_name: str, report: Callable[[JobEnded], None]
+    ) -> None:
+        self._context = context
+        self._job_id = job_id
+        self._job_name = job_name
+        self._report = report
+        self._running: dict[int, _Running] = {}
+        self._lock = threading.Lock()
+
+    def start(self, launch: int, description: str, task: Task) -> None:
+        """Starts the job and returns at once."""
+        text = f"Penstock {self._job_name}: {description}, runs until the job ends"
+        thread = threading.Thread(
+            target=self._run,
+            args=(launch, text, task),
+            name=f"penstock-launch-{launch}",
+            daemon=True,
+        )
+        with self._lock:
+            self._running[launch] = _Running(thread, "")
+        thread.start()
+
+    def cancel(self, launch: int) -> None:
+        """Has Spark kill the task. Does not wait, not even for the JVM."""
+        self._cancel_tag(self._tag(launch))
+
+    def cancel_all(self) -> None:
+        self._cancel_tag(self._tag())
+
+    def running(self) -> list[int]:
+        with self._lock:
+            return sorted(self._running)
+
+    def join(self, timeout_s: float) -> bool:
+        """Waits until every job has ended; False when some have not."""
+        end_s = time.monotonic() + timeout_s
+        with self._lock:
+            threads = [each.thread for each in self._running.values()]
+        for thread in threads:
+            thread.join(max(0.0, end_s - time.monotonic()))
+        return not any(thread.is_alive() for thread in threads)
+
+    def capacity(self) -> str:
+        """What Spark knows of its cores and of what holds them."""
+        if is_stopped(self._context):
+            return "the SparkContext is stopped"
+        known = executors(self._context)
+        if not known:
+            return f"Spark ({self._context.master}) has no executor"
+        cores, running = sum(e["cores"] for e in known), sum(e["running"] for e in known)
+        jobs = len(self._context.statusTracker().getActiveJobsIds())
+        return (
+            f"Spark ({self._context.master}) has {cores} cores on {len(known)} executors;"
+            f" {running} tasks run now, {jobs} jobs are active, {len(self.running())} of them workers of this job"
+        )
+
+    # ---- in the job's own thread
+
+    def _run(self, launch: int, text: str, task: Task) -> None:
+        try:
+            self._label(launch, text)
+            ended = _outcome(launch, self._rdd(launch, task).collect())
+        except BaseException as error:
+            ended = self._explain(launch, error)
+        finally:
+            with self._lock:
+                del self._running[launch]
+        self._report(ended)
+
+    def _label(self, launch: int, text: str) -> None:
+        self._context.addJobTag(self._tag())
+        self._context.addJobTag(self._tag(launch))
+        self._context.setJobDescription(text)
+        self._context.setLocalProperty("spark.job.interruptOnCancel", "true")
+
+    def _rdd(self, launch: int, task: Task) -> Any:
+        """The job's RDD, built with our workers' environment."""
+        context = self._context
+        source = self._placed(launch)
+        with _environment_lock:
+            before = dict(context.environment)
+            context.environment.update(worker_environment() | _paths_of(before))
+            try:
+                rdd = source.mapPartitions(task)
+                rdd._jrdd  # noqa: B018  the environment is read when this is made
+            finally:
+                context.environment.clear()
+                context.environment.update(before)
+        return rdd
+
+    def _placed(self, launch: int) -> Any:
+        """One row whose preferred place is the least loaded executor; anywhere when Spark does not tell."""
+        with self._lock:
+            chosen = self._least_loaded()
+            if chosen is not None:
+                self._running[launch].executor = chosen["id"]
+        if chosen is None:
+            return self._context.parallelize([0], 1)
+        return _prefer(self._context, f"executor_{chosen['host']}_{chosen['id']}")
+
+    def _least_loaded(self) -> dict[str, Any] | None:
+        known = executors(self._context)
+        if len(known) < 2:
+            return None
+        ours = [each.executor for each in self._running.values()]
+        load = {e["id"]: max(e["running"], ours.count(e["id"])) for e in known}
+        best = min(known, key=lambda e: (load[e["id"]] / e["cores"], e["id"]))
+        return best if load[best["id"]] < best["cores"] else None
+
+    def _tag(self, launch: int | None = None) -> str:
+        tag = f"penstock-{self._job_id}".replace(",", "_")
+        return tag if launch is None else f"{tag}-launch-{launch}"
+
+    def _cancel_tag(self, tag: str) -> None:
+        def cancel() -> None:
+            if not is_stopped(self._context):
+                self._context.cancelJobsWithTag(tag)
+
+        threading.Thread(
+            target=_quietly, args=(cancel,), name="penstock-cancel", daemon=True
+        ).start()
+
+    def _explain(self, launch: int, error: BaseException) -> JobEnded:
+        text = _text_of(error)
+        if is_stopped(self._context):
+            return JobEnded(
+                launch, f"the SparkContext was stopped ({_first_line(text)})", fatal=True
+            )
+        if "PYTHON_VERSION_MISMATCH" in text or "No module named" in text:
+            return JobEnded(
+                launch, f"the executors' Python does not fit: {_telling(text)}", fatal=True
+            )
+        if "cancel" in _first_line(text).lower():
+            return JobEnded(
+                launch, f"the Spark job was cancelled: {_first_line(text)}", fatal=False
+            )
+        return JobEnded(launch, f"the Spark job failed: {text[:_REASON_CHARS_MAX]}", fatal=False)
+
+
+def _outcome(launch: int, results: list[str]) -> JobEnded:
+    """What the task itself handed back."""
+    told = results[0] if results else LEFT
+    if told.startswith(FATAL):
+        return JobEnded(launch, told.removeprefix(FATAL), fatal=True)
+    return JobEnded(launch, told.removeprefix(LATER), fatal=False)
+
+
+def _paths_of(environment: dict[str, str]) -> dict[str, str]:
+    """Keeps what the session already has on its path, behind our own."""
+    ours, theirs = worker_environment()["PYTHONPATH"], environment.get("PYTHONPATH", "")
+    return {"PYTHONPATH": f"{ours}:{theirs}"} if theirs and theirs != ours else {}
+
+
+def _prefer(context: Any, place: str) -> Any:
+    """An RDD of one row with a preferred location, which only the JVM's interface can say."""
+    from pyspark import RDD
+    from pyspark.serializers import NoOpSerializer
+
+    jvm = context._jvm
+    row = jvm.scala.Tuple2(bytearray(b"0"), _scala_list(jvm, [place]))
+    tag = jvm.scala.reflect.ClassTag.apply(jvm.java.lang.Class.forName("[B"))
+    made = context._jsc.sc().makeRDD(_scala_list(jvm, [row]), tag)
+    return RDD(made.toJavaRDD(), context, NoOpSerializer())
+
+
+def _scala_list(jvm: Any, items: list[Any]) -> Any:
+    java = jvm.java.util.ArrayList()
+    for item in items:
+        java.add(item)
+    return jvm.org.apache.spark.api.python.PythonUtils.toSeq(java)
+
+
+def _text_of(error: BaseException) -> str:
+    java = getattr(error, "java_exception", None)
+    try:
+        return str(java.getMessage()) if java is not None else f"{type(error).__name__}: {error}"
+    except Exception:  # the JVM is gone, and the message with it
+        return f"{type(error).__name__}"
+
+
+def _first_line(text: str) -> str:
+    return text.strip().partition("\n")[0][:400]
+
+
+def _telling(text: str) -> str:
+    """The line that names the version or the module."""
+    lines = [line.strip() for line in text.splitlines()]
+    marks = ("PYTHON_VERSION_MISMATCH", "No module named")
+    return next((line for line in lines if any(mark in line for mark in marks)), lines[0])[:400]
+
+
+def _quietly(action: Callable[[], None]) -> None:
+    try:
+        action()
+    except Exception:  # cancelling what is gone already, with a JVM that may be gone, too
+        return

@@ -1,0 +1,172 @@
+"""Spark sessions: starting a quiet local one, and checking one that a user gives."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import LaunchError
+
+DAEMON = "penstock.shells.spark.daemon"
+TASK_FAILURES_MAX = 1000
+"""How often Spark itself restarts a worker of a local session before its job counts as failed."""
+_OURS = "spark.penstock.local"
+_used: dict[str, int] = {}
+"""Slots of the local session by the job that holds them."""
+
+
+def local_session(slots: int, job: str) -> Any:
+    """A local Spark with at least so many free slots. An own one that is too small is replaced when no job
+    runs on it; a session that the user's program has made itself is taken as it is."""
+    from pyspark import SparkContext
+
+    active = SparkContext._active_spark_context
+    if active is not None and active.getConf().get(_OURS, "") == "":
+        return _session_of(active)
+    if active is not None and slots_of(active) < slots + sum(_used.values()):
+        _stop_unused(active, slots)
+        active = None
+    session = _start(slots) if active is None else _session_of(active)
+    _used[job] = slots
+    return session
+
+
+def release_session(job: str) -> None:
+    """The job has ended. The session stays for the next one and ends with the program."""
+    _used.pop(job, None)
+
+
+def check_session(spark: Any) -> None:
+    """Raises LaunchError when Penstock cannot run on this session."""
+    if type(spark).__module__.startswith("pyspark.sql.connect"):
+        raise LaunchError(
+            "this is a Spark Connect session, where executors cannot be relied on to reach this program."
+            " Start the job from a classic session (without .remote(...)), or with spark=None."
+        )
+    context = spark.sparkContext
+    if is_stopped(context):
+        raise LaunchError("this SparkSession is stopped. Give a running one, or spark=None.")
+    conf = context.getConf()
+    kills = conf.get("spark.python.worker.killOnIdleTimeout", "false").strip().lower() == "true"
+    if kills and conf.get("spark.python.worker.idleTimeoutSeconds", "0").strip(" s") != "0":
+        raise LaunchError(
+            "spark.python.worker.killOnIdleTimeout would end Penstock's workers, which run as long as the job"
+            " and return no rows to Spark. Set it to false, or spark.python.worker.idleTimeoutSeconds to 0."
+        )
+
+
+def is_stopped(context: Any) -> bool:
+    if context._jsc is None:
+        return True
+    try:
+        return bool(context._jsc.sc().isStopped())
+    except Exception:  # the JVM itself is gone
+        return True
+
+
+def is_local(context: Any) -> bool:
+    """True when every executor runs on the driver's own machine."""
+    return str(context.master).startswith("local")
+
+
+def slots_of(context: Any) -> int:
+    """The tasks that this Spark can run at once, as far as it knows its executors."""
+    cores = sum(each["cores"] for each in executors(context))
+    return cores or int(context.defaultParallelism)
+
+
+def executors(context: Any) -> list[dict[str, Any]]:
+    """The live executors that run tasks: id, host, cores, running tasks. Empty when Spark does not tell."""
+    try:
+        summaries = context._jsc.sc().statusStore().executorList(True)
+        found = [summaries.apply(i) for i in range(summaries.size())]
+        return [
+            {
+                "id": str(each.id()),
+                "host": str(each.hostPort()).rpartition(":")[0],
+                "cores": int(each.totalCores()),
+                "running": int(each.activeTasks()),
+            }
+            for each in found
+            if int(each.totalCores()) > 0
+        ]
+    except Exception:  # Spark's internal view: without it placing and error texts are poorer
+        return []
+
+
+def worker_environment() -> dict[str, str]:
+    """Environment of our Python workers. It differs from other tasks', so they get a daemon of their own."""
+    return {
+        "PENSTOCK_WORKER": "1",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": _python_path(),
+    }
+
+
+def _python_path() -> str:
+    """Penstock's own place first: a source tree that is not installed works, too."""
+    import penstock
+
+    own = str(Path(next(iter(penstock.__path__))).parent)
+    known = os.environ.get("PYTHONPATH", "")
+    return own if not known else f"{own}{os.pathsep}{known}"
+
+
+def _start(slots: int) -> Any:
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master(f"local[{slots},{TASK_FAILURES_MAX}]").appName("Penstock")
+    for name, value in _settings().items():
+        builder = builder.config(name, value)
+    with _environment({"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}):
+        session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+def _settings() -> dict[str, str]:
+    return {
+        _OURS: "true",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.python.daemon.module": DAEMON,
+        "spark.executorEnv.PYTHONPATH": _python_path(),
+        "spark.sql.session.timeZone": "UTC",
+    }
+
+
+def _session_of(context: Any) -> Any:
+    from pyspark.sql import SparkSession
+
+    return SparkSession.builder.getOrCreate() if context is not None else None
+
+
+def _stop_unused(context: Any, slots: int) -> None:
+    if _used:
+        raise LaunchError(
+            f"the local Spark of this program has {slots_of(context)} slots, {sum(_used.values())} of them used"
+            f" by {', '.join(sorted(_used))}; this job needs {slots} more. Stop those jobs first, or give"
+            " every job a session with enough slots."
+        )
+    _session_of(context).stop()
+
+
+@contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
