@@ -3,34 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import pyarrow as pa
 
 from penstock.protocol.ids import CheckpointId
-from penstock.protocol.snapshot import Block, OperatorSnapshot, Plain, Segment
+from penstock.protocol.snapshot import OperatorSnapshot, Plain, Segment
+from penstock.state.frozen import Encoded, Frozen
 
-
-@dataclass(frozen=True)
-class Encoded:
-    """Frozen state as bytes: `chunks` in order; block offsets count from the first chunk's start."""
-
-    state: str
-    schema: bytes
-    chunks: Sequence[memoryview]
-    blocks: tuple[Block, ...]
-
-
-class Frozen(Protocol):
-    """State as it was at one moment, taken in microseconds; `encode` runs later, on another thread."""
-
-    def encode(self) -> Encoded: ...
-
-    def release(self) -> None:
-        """The snapshot was given up: forget it. Also fine after `encode`."""
-        ...
+__all__ = ["Encoded", "Frozen", "FrozenOperator", "Operator", "OperatorContext"]
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,66 @@
+"""A running aggregate per key: for every batch, one updated row for each key that was in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import pyarrow as pa
+
+from penstock.engine.operators.base import FrozenOperator, Operator, OperatorContext
+from penstock.protocol.ids import CheckpointId
+from penstock.state.aggregates import Aggregate, result_schema
+from penstock.state.choose import make_folds
+from penstock.state.folds import Fold, Step
+from penstock.state.table import KeyedTable
+
+STATE = "aggregate"
+
+
+class RunningAggregate(Operator):
+    """Rows out: the key columns, then the results in order. They come in the order of each key's last row in the
+    batch."""
+
+    def __init__(self, keys: tuple[str, ...], aggregates: Mapping[str, Aggregate]) -> None:
+        self._keys = tuple(keys)
+        self._aggregates = dict(aggregates)
+        self._table: KeyedTable
+        self._folds: list[Fold] = []
+
+    def open(self, context: OperatorContext) -> None:
+        (schema,) = context.input_schemas
+        self._schema = result_schema(self._keys, self._aggregates, schema)
+        self._key_columns = [schema.get_field_index(key) for key in self._keys]
+        self._folds = make_folds(self._aggregates, schema)
+        key_schema = pa.schema([schema.field(i) for i in self._key_columns])
+        value_schema = pa.schema([field for fold in self._folds for field in fold.fields()])
+        self._table = KeyedTable(STATE, key_schema, value_schema, context.max_parallelism)
+        self._restore(context)
+
+    def _restore(self, context: OperatorContext) -> None:
+        for snapshot in context.restored:
+            for segment in snapshot.segments:
+                if segment.state == STATE:
+                    for batch in context.read_segment(segment, context.key_groups):
+                        self._table.load(batch)
+        for fold in self._folds:
+            fold.restored(self._table)
+
+    def process(self, batch: pa.RecordBatch, port: int) -> Iterable[pa.RecordBatch]:
+        if not batch.num_rows:
+            return ()
+        table = self._table
+        keys = [batch.column(i) for i in self._key_columns]
+        slots, first_new, end = table.slots_of(keys)
+        last = table.last_rows(slots)
+        touched = slots.take(last)
+        table.touch(touched)
+        step = Step(batch, slots, first_new, end, last)
+        for fold in self._folds:
+            fold.update(table, step)
+        rows = pa.Array.from_buffers(pa.int64(), len(last), [None, pa.py_buffer(last)])
+        columns = [key.take(rows) for key in keys]
+        columns += [fold.result(table, touched) for fold in self._folds]
+        return (pa.RecordBatch.from_arrays(columns, schema=self._schema),)
+
+    def freeze(self, checkpoint: CheckpointId) -> FrozenOperator:
+        return FrozenOperator(tables=(self._table.freeze(),))

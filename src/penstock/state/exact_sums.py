@@ -1,0 +1,148 @@
+"""Sums that are exact: of integers, with overflow noticed, and of decimals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.errors import DataError
+from penstock.plan.keyhash import I64, decimal_words
+from penstock.state.columns import Values, to_arrow, valid_of
+from penstock.state.folds import Fold, Step, NullUntilSeen, present
+from penstock.state.table import KeyedTable
+
+_LIMIT = 1 << 63
+_LOW = (1 << 32) - 1
+_S32 = 32
+
+
+class SumIntegers(NullUntilSeen):
+    """A sum in int64.
+
+    `_bound` is never below the largest absolute sum of any key, and costs two reductions per batch to keep. Only
+    when it reaches 2**63 are the sums themselves looked at."""
+
+    _bound = 0
+
+    def fields(self) -> list[pa.Field]:
+        return [pa.field(f"{self.name}.sum", pa.int64())]
+
+    def update(self, table: KeyedTable, step: Step) -> None:
+        slots, values = present(step, step.batch.column(self.column))
+        if len(values):
+            self._guard(table, step, slots, values)
+            np.add.at(table.values[self.at], slots, values.astype(np.int64, copy=False))
+        self._mark(table, step, slots)
+
+    def result(self, table: KeyedTable, slots: I64) -> pa.Array:
+        values = table.values[self.at].take(slots)
+        return to_arrow(values, pa.int64(), self._nullable(table, slots))
+
+    def restored(self, table: KeyedTable) -> None:
+        super().restored(table)
+        self._bound = _largest(table.values[self.at][: len(table)])
+
+    def _guard(self, table: KeyedTable, step: Step, slots: I64, values: Values) -> None:
+        most = _largest(values) * len(values)
+        self._bound += most
+        if self._bound < _LIMIT:
+            return
+        sums = table.values[self.at]
+        self._bound = _largest(sums[: step.end]) + most
+        if self._bound >= _LIMIT:
+            self._check_each(step, sums, slots, values)
+            self._bound = _LIMIT
+
+    def _check_each(self, step: Step, sums: Values, slots: I64, values: Values) -> None:
+        """Adds up in halves of 32 bits, which cannot overflow in one batch, before anything is changed."""
+        distinct, where = np.unique(slots, return_inverse=True)
+        low, high = np.zeros(len(distinct), np.int64), np.zeros(len(distinct), np.int64)
+        np.add.at(low, where, (values & values.dtype.type(_LOW)).astype(np.int64))
+        np.add.at(high, where, (values >> values.dtype.type(_S32)).astype(np.int64))
+        totals = sums.take(distinct).astype(object) + (high.astype(object) << _S32) + low
+        if not all(-_LIMIT <= total < _LIMIT for total in totals):
+            column = step.batch.schema.field(self.column).name
+            raise DataError(
+                f"{self.name} = sum({column}) does not fit into a 64-bit integer any more; "
+                f"cast {column!r} to decimal(28, 0) or double before summing it"
+            )
+
+
+def _largest(values: Values) -> int:
+    """The largest absolute value, as a Python integer."""
+    return max(abs(int(values.max())), abs(int(values.min()))) if len(values) else 0
+
+
+class SumDecimals(Fold):
+    """A sum in four limbs of 32 bits in int64 columns; the highest is signed. Adding a batch limb by limb
+    cannot overflow, and after each batch the carries of the touched rows are brought up. The highest limb is
+    null until a value came."""
+
+    def __init__(self, name: str, column: int, kind: pa.DataType, at: int, digits: int) -> None:
+        super().__init__(name, column, kind, at)
+        self._sum_kind = pa.decimal128(digits, kind.scale)
+
+    def fields(self) -> list[pa.Field]:
+        names = [f"{self.name}.sum{i}" for i in range(4)]
+        return [pa.field(name, pa.int64(), nullable=i == 3) for i, name in enumerate(names)]
+
+    def update(self, table: KeyedTable, step: Step) -> None:
+        column = step.batch.column(self.column)
+        valid = valid_of(column)
+        words, slots = decimal_words(column), step.slots
+        if valid is not None:
+            words, slots = words[valid], slots[valid]
+        for i, limb in enumerate(_limbs(words)):
+            np.add.at(table.values[self.at + i], slots, limb)
+        flags: Any = table.valid[self.at + 3]
+        flags[slots] = True
+        self._carry(table, step)
+
+    def restored(self, table: KeyedTable) -> None:
+        """What stands below a null is not kept in a snapshot."""
+        flags: Any = table.valid[self.at + 3]
+        table.values[self.at + 3][: len(table)][~flags[: len(table)]] = 0
+
+    def _carry(self, table: KeyedTable, step: Step) -> None:
+        touched = step.slots.take(step.last)
+        limbs = [table.values[self.at + i].take(touched) for i in range(4)]
+        for i in range(3):
+            limbs[i + 1] += limbs[i] >> _S32
+            limbs[i] &= _LOW
+        if (limbs[3] != limbs[3].astype(np.int32)).any():
+            self._raise_overflow(step.batch.schema.field(self.column).name)
+        for i in range(4):
+            table.values[self.at + i][touched] = limbs[i]
+        try:
+            self.result(table, touched).validate(full=True)
+        except pa.ArrowInvalid:
+            self._raise_overflow(step.batch.schema.field(self.column).name)
+
+    def _raise_overflow(self, column: str) -> None:
+        raise DataError(
+            f"{self.name} = sum({column}) does not fit into {self._sum_kind} any more; "
+            f"cast {column!r} to a decimal with a smaller scale, or to double, before summing it"
+        )
+
+    def result(self, table: KeyedTable, slots: I64) -> pa.Array:
+        limbs = [table.values[self.at + i].take(slots) for i in range(4)]
+        words = np.empty((len(slots), 2), np.int64)
+        words[:, 0] = limbs[0] | (limbs[1] << _S32)
+        words[:, 1] = limbs[2] | (limbs[3] << _S32)
+        flags: Any = table.valid[self.at + 3]
+        valid = flags.take(slots)
+        bitmap = None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
+        return pa.Array.from_buffers(self._sum_kind, len(slots), [bitmap, pa.py_buffer(words)])
+
+
+def _limbs(words: Values) -> list[I64]:
+    low, high = words[:, 0], words[:, 1]
+    mask, shift = np.uint64(_LOW), np.uint64(_S32)
+    return [
+        (low & mask).view(np.int64),
+        (low >> shift).view(np.int64),
+        (high & mask).view(np.int64),
+        np.ascontiguousarray(high).view(np.int64) >> _S32,
+    ]

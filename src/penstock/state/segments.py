@@ -1,0 +1,136 @@
+"""Rows of state as bytes: an Arrow IPC stream that is cut into blocks, each with its key groups and checksum.
+
+The stream is a schema message, one record batch message per block and the end marker, so `pa.ipc.open_stream`
+reads it. Rows are in order of their key group, which is the column `__kg`. A reader that owns some key groups
+fetches and verifies only the blocks that can hold them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+
+from penstock.errors import CheckpointCorrupt
+from penstock.protocol.snapshot import Block, Segment
+from penstock.state.frozen import Encoded
+
+GROUP_COLUMN = "__kg"
+GROUP_FIELD = pa.field(GROUP_COLUMN, pa.uint16(), nullable=False)
+BLOCK_ROWS_MAX = 65_536
+BLOCK_BYTES_MAX = 2 << 30
+SCHEMA_BYTES_MAX = 16 << 20
+END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+
+Fetch = Callable[[int, int], bytes]
+Groups = npt.NDArray[np.uint16]
+
+
+def block_bounds(groups: Groups, rows_max: int = BLOCK_ROWS_MAX) -> Iterator[tuple[int, int]]:
+    """Cuts sorted key groups into runs of at most `rows_max` rows: between two groups where that is possible,
+    inside one only when the group alone is too long."""
+    edges = np.flatnonzero(groups[1:] != groups[:-1]) + 1
+    edges = np.append(edges, len(groups))
+    start = 0
+    while start < len(groups):
+        fitting = int(np.searchsorted(edges, start + rows_max, side="right")) - 1
+        end = int(edges[fitting]) if fitting >= 0 else 0
+        end = end if end > start else min(start + rows_max, len(groups))
+        yield start, end
+        start = end
+
+
+def encode_blocks(state: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Encoded:
+    """Writes batches whose `__kg` column is sorted, each as one block."""
+    head = memoryview(schema.serialize())
+    chunks, blocks, offset = [head], [], head.nbytes
+    for batch in batches:
+        data = memoryview(batch.serialize())
+        groups = batch.column(GROUP_COLUMN)
+        blocks.append(
+            Block(
+                first_group=groups[0].as_py(),
+                last_group=groups[-1].as_py(),
+                rows=batch.num_rows,
+                offset=offset,
+                length=data.nbytes,
+                checksum=xxhash.xxh3_128_hexdigest(data),
+            )
+        )
+        chunks.append(data)
+        offset += data.nbytes
+    chunks.append(memoryview(END_OF_STREAM))
+    return Encoded(state, bytes(head), tuple(chunks), tuple(blocks))
+
+
+def read_blocks(segment: Segment, groups: range, fetch: Fetch) -> Iterator[pa.RecordBatch]:
+    """The verified rows of a segment whose key groups are in the range.
+
+    `fetch(offset, length)` reads bytes counted from the segment's start. Raises `CheckpointCorrupt` when what it
+    gives is not what was written."""
+    schema = _read_schema(segment)
+    for block in segment.blocks:
+        if block.last_group < groups.start or block.first_group >= groups.stop:
+            continue
+        batch = _read_block(segment, block, schema, fetch)
+        if block.first_group < groups.start or block.last_group >= groups.stop:
+            batch = _rows_in(batch, groups)
+        if batch.num_rows:
+            yield batch
+
+
+def _read_schema(segment: Segment) -> pa.Schema:
+    where = f"the schema of state {segment.state!r}"
+    if len(segment.schema) > SCHEMA_BYTES_MAX:
+        raise CheckpointCorrupt(f"{where} has {len(segment.schema)} bytes: it is damaged")
+    try:
+        schema = pa.ipc.read_schema(pa.py_buffer(segment.schema))
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise CheckpointCorrupt(f"{where} cannot be read: {error}") from error
+    index = schema.get_field_index(GROUP_COLUMN)
+    if index < 0 or schema.field(index).type != pa.uint16():
+        raise CheckpointCorrupt(f"{where} has no column {GROUP_COLUMN!r} of type uint16")
+    return schema
+
+
+def _read_block(segment: Segment, block: Block, schema: pa.Schema, fetch: Fetch) -> pa.RecordBatch:
+    where = f"state {segment.state!r} at {segment.file or 'inline'}[{block.offset}:+{block.length}]"
+    if not 0 < block.length <= BLOCK_BYTES_MAX or block.offset < 0:
+        raise CheckpointCorrupt(f"{where}: no block has such a place or length; the metadata is damaged")
+    data = fetch(block.offset, block.length)
+    if len(data) != block.length:
+        raise CheckpointCorrupt(f"{where}: only {len(data)} bytes are there")
+    if xxhash.xxh3_128_hexdigest(data) != block.checksum:
+        raise CheckpointCorrupt(f"{where}: the checksum is wrong; use an older checkpoint")
+    try:
+        batch = pa.ipc.read_record_batch(pa.py_buffer(data), schema)
+        batch.validate(full=True)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise CheckpointCorrupt(f"{where}: not a record batch of this state: {error}") from error
+    _check_rows(batch, block, where)
+    return batch
+
+
+def _check_rows(batch: pa.RecordBatch, block: Block, where: str) -> None:
+    """The metadata chose this block by its key groups: rows of others would be lost or taken twice."""
+    if batch.num_rows != block.rows or not block.rows:
+        raise CheckpointCorrupt(f"{where}: {batch.num_rows} rows instead of {block.rows}")
+    ends = pc.min_max(batch.column(GROUP_COLUMN)).as_py()
+    if (ends["min"], ends["max"]) != (block.first_group, block.last_group):
+        raise CheckpointCorrupt(
+            f"{where}: key groups {ends['min']}..{ends['max']} instead of "
+            f"{block.first_group}..{block.last_group}"
+        )
+
+
+def _rows_in(batch: pa.RecordBatch, groups: range) -> pa.RecordBatch:
+    column = batch.column(GROUP_COLUMN)
+    inside = pc.and_(
+        pc.greater_equal(column, pa.scalar(groups.start, pa.uint16())),
+        pc.less_equal(column, pa.scalar(groups.stop - 1, pa.uint16())),
+    )
+    return batch.filter(inside)

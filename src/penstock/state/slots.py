@@ -1,0 +1,328 @@
+"""Key -> dense slot number, for whole batches: linear hashing in NumPy.
+
+The table is one array of (key, slot + 1) pairs; a zero second half means empty. It is cut into segments; a key
+probes one entry after the other from its home entry, at most `reach` steps, and never leaves its segment: each
+has `reach` entries at its end that are nobody's home.
+
+A small table is one segment that doubles. From then on it grows by splitting: segment s, when its turn comes,
+gives half its keys to the new segment s + 2**level, so the work per new key is small and no batch ever waits for
+the whole table to be rebuilt. The memory is a private mapping that the kernel can extend without copying.
+
+A key that finds no room within its reach (chance, or somebody who chooses keys so that they meet) goes to a
+plain dict. That is slower, never wrong.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+I64 = npt.NDArray[np.int64]
+U64 = npt.NDArray[np.uint64]
+Pairs = npt.NDArray[np.complex128]
+"""A pair of int64 that NumPy moves as one item of 16 bytes."""
+
+SMALL_BITS = 7
+SEGMENT_BITS = 13
+LOAD = 0.25
+SPLITS_PER_STEP = 4
+FEW_ROWS = 16
+"""The last rows of a lookup are cheaper one by one."""
+PAIR_BYTES = 16
+GROWTH_STEP_BYTES = 32 << 20
+
+_ONE, _S32 = np.uint64(1), np.uint64(32)
+
+
+class Upserted(NamedTuple):
+    slots: I64
+    """The slot of every row."""
+    new_rows: I64
+    """For every new slot, in slot order, a row that has its key."""
+
+
+class SlotTable:
+    """`hash_of` must give the same hashes as the caller passes to `upsert` and `lookup`."""
+
+    def __init__(self, hash_of: Callable[[I64], U64]) -> None:
+        self._hash_of = hash_of
+        self._bits = SMALL_BITS
+        self._level = 0
+        self._split = 0
+        self._segments = 1
+        self._entries = 0
+        self._next = 0
+        self._overflow: dict[int, int] = {}
+        self._memory: mmap.mmap | None = None
+        self._use(np.zeros(1 << SMALL_BITS, np.complex128))
+        self._size_segment()
+
+    def __len__(self) -> int:
+        """How many slots were given out."""
+        return self._next
+
+    def take_slot(self) -> int:
+        """Gives out the next slot without a key: the caller remembers by itself whose it is."""
+        self._next += 1
+        return self._next - 1
+
+    @property
+    def overflowed(self) -> int:
+        """How many keys did not fit into their segment."""
+        return len(self._overflow)
+
+    @property
+    def bytes_reserved(self) -> int:
+        return len(self._pairs) * PAIR_BYTES
+
+    def lookup(self, keys: I64, hashes: U64) -> I64:
+        """The slot of every key, -1 where there is none."""
+        slots = self._find(keys, hashes)
+        if self._overflow:
+            self._find_overflowed(keys, slots)
+        slots -= 1
+        return slots
+
+    def upsert(self, keys: I64, hashes: U64) -> Upserted:
+        """The slot of every key; new keys get the next slot numbers."""
+        found = self._find(keys, hashes)
+        if self._overflow:
+            self._find_overflowed(keys, found)
+        missing = np.flatnonzero(found == 0)
+        new_rows = missing
+        if len(missing):
+            missing_keys, missing_hashes = keys.take(missing), hashes.take(missing)
+            self._reserve(missing_keys)
+            slots, first = self._insert(missing_keys, missing_hashes)
+            found[missing] = slots
+            new_rows = missing.take(first)
+        found -= 1
+        return Upserted(found, new_rows)
+
+    def _find(self, keys: I64, hashes: U64) -> I64:
+        """Slot + 1 of every key that lies in the array, else 0."""
+        place = self._home(hashes)
+        entry = self._pairs.take(place).view(np.int64).reshape(-1, 2)
+        found = entry[:, 1].copy()
+        rest = np.flatnonzero(entry[:, 0] != keys)
+        for _ in range(self._reach):
+            if not len(rest):
+                return found
+            occupied = found.take(rest) != 0
+            found[rest] = 0
+            rest = rest[occupied]
+            if len(rest) < FEW_ROWS:
+                break
+            after = place.take(rest)
+            after += 1
+            place[rest] = after
+            entry = self._pairs.take(after).view(np.int64).reshape(-1, 2)
+            found[rest] = entry[:, 1]
+            rest = rest[entry[:, 0] != keys.take(rest)]
+        else:
+            found[rest] = 0
+            return found
+        for row, key, home in zip(
+            rest.tolist(), keys.take(rest).tolist(), self._home(hashes.take(rest)).tolist(), strict=True
+        ):
+            found[row] = self._find_one(key, home)
+        return found
+
+    def _find_one(self, key: int, home: int) -> int:
+        stop = home + self._reach + 1
+        run = self._keys[home:stop].tolist()
+        slots = self._slots[home:stop].tolist()
+        for candidate, slot in zip(run, slots, strict=True):
+            if slot == 0:
+                return 0
+            if candidate == key:
+                return int(slot)
+        return 0
+
+    def _find_overflowed(self, keys: I64, found: I64) -> None:
+        """Looks the missing keys up in the dict, each distinct key once."""
+        missing = np.flatnonzero(found == 0)
+        if not len(missing):
+            return
+        distinct, where = np.unique(keys.take(missing), return_inverse=True)
+        slots = [self._overflow.get(key, -1) + 1 for key in distinct.tolist()]
+        found[missing] = np.array(slots, np.int64)[where]
+
+    def _insert(self, keys: I64, hashes: U64) -> tuple[I64, I64]:
+        """Puts keys in that are in no place yet; they may repeat. Slot + 1 per row, and a row per new slot.
+
+        Every row writes its key and its own number into its place if that is empty; where rows meet, the last
+        one stays. Who then reads its own key there is done, the others go one entry on."""
+        count = len(keys)
+        numbers = np.arange(1, count + 1)
+        mine = np.empty((count, 2), np.int64)
+        mine[:, 0], mine[:, 1] = keys, numbers
+        pairs = mine.view(np.complex128)[:, 0]
+        place, rows = self._home(hashes), numbers - 1
+        final = np.zeros(count, np.int64)
+        settled = np.zeros(count, np.int64)
+        for _ in range(self._reach + 1):
+            empty = np.flatnonzero(self._slots[place] == 0)
+            self._pairs[place.take(empty)] = pairs.take(rows.take(empty))
+            entry = self._pairs.take(place).view(np.int64).reshape(-1, 2)
+            done = entry[:, 0] == keys.take(rows)
+            final[rows[done]] = entry[done, 1]
+            settled[rows[done]] = place[done]
+            left = np.flatnonzero(~done)
+            if not len(left):
+                break
+            place, rows = place.take(left) + 1, rows.take(left)
+        return self._number(keys, final, settled)
+
+    def _number(self, keys: I64, final: I64, settled: I64) -> tuple[I64, I64]:
+        """Replaces row numbers by dense slot numbers; rows that found no place (0) go to the dict."""
+        count, first_slot = len(keys), self._next
+        homeless = np.flatnonzero(final == 0)
+        seen: dict[int, int] = {}
+        for row, key in zip(homeless.tolist(), keys.take(homeless).tolist(), strict=True):
+            final[row] = seen.setdefault(key, row + 1)
+        winners = np.flatnonzero(final == np.arange(1, count + 1))
+        slot_of_row = np.empty(count + 1, np.int64)
+        slot_of_row[winners + 1] = np.arange(first_slot + 1, first_slot + 1 + len(winners))
+        slots = slot_of_row.take(final)
+        for key, number in seen.items():
+            self._overflow[key] = int(slot_of_row[number]) - 1
+        self._entries += len(winners) - len(seen)
+        self._next += len(winners)
+        placed = winners if not seen else winners[~np.isin(winners, homeless)]
+        self._slots[settled.take(placed)] = slots.take(placed)
+        return slots, winners
+
+    def _home(self, hashes: U64) -> I64:
+        """The entry where probing starts: the segment from the low bits, the place in it from the high ones."""
+        place = hashes >> _S32
+        place *= self._homes
+        place >>= _S32
+        if self._segments == 1:
+            return place.view(np.int64)
+        segment = hashes & np.uint64((1 << self._level) - 1)
+        if self._split:
+            upper = hashes >> np.uint64(self._level)
+            upper &= segment < np.uint64(self._split)
+            upper <<= np.uint64(self._level)
+            segment |= upper
+        segment <<= np.uint64(self._bits)
+        segment |= place
+        return segment.view(np.int64)
+
+    def _room(self) -> int:
+        return int(LOAD * (self._segments << self._bits)) - self._entries
+
+    def _reserve(self, keys: I64) -> None:
+        """Grows until these keys fit. They may repeat: only when they do not fit as they are is it worth
+        counting the distinct ones."""
+        if len(keys) <= self._room():
+            return
+        ordered = np.sort(keys)
+        needed = 1 + int(np.count_nonzero(ordered[1:] != ordered[:-1]))
+        while needed > self._room():
+            if self._bits < SEGMENT_BITS:
+                self._double()
+            else:
+                self._split_segments()
+
+    def _double(self) -> None:
+        """Small tables: one segment, twice as long."""
+        live = self._pairs.take(np.flatnonzero(self._slots))
+        self._bits += 1
+        self._use(np.zeros(1 << self._bits, np.complex128))
+        self._size_segment()
+        self._build(live)
+
+    def _size_segment(self) -> None:
+        self._reach = min(127, (1 << self._bits) // 4 - 1)
+        self._homes = np.uint64((1 << self._bits) - self._reach - 1)
+
+    def _split_segments(self) -> None:
+        """Splits the next few segments, each into itself and the one 2**level further on."""
+        step = min(SPLITS_PER_STEP, (1 << self._level) - self._split)
+        self._extend((self._segments + step) << self._bits)
+        first, last = self._split << self._bits, (self._split + step) << self._bits
+        live = self._pairs[first:last].take(np.flatnonzero(self._slots[first:last]))
+        self._pairs[first:last] = 0
+        self._split += step
+        self._segments += step
+        if self._split == 1 << self._level:
+            self._level, self._split = self._level + 1, 0
+        self._build(live)
+
+    def _build(self, live: Pairs) -> None:
+        """Lays distinct keys out in empty segments in one pass: in order of their homes, each takes its home or
+        the entry behind its predecessor. Behind the end of its reach there is only the dict."""
+        pairs = live.view(np.int64).reshape(-1, 2)
+        home = self._home(self._hash_of(pairs[:, 0].copy()))
+        order = np.argsort(home)
+        home = home.take(order)
+        index = np.arange(len(home))
+        place = np.maximum.accumulate(home - index) + index
+        fits = place - home <= self._reach
+        if not fits.all():
+            place, fits = self._build_crowded(pairs.take(order, axis=0), home)
+        self._pairs[place[fits]] = live.take(order[fits])
+
+    def _build_crowded(self, pairs: I64, home: I64) -> tuple[I64, npt.NDArray[np.bool_]]:
+        """The same, one by one, for segments where some keys do not fit."""
+        place, fits = home.copy(), np.ones(len(home), np.bool_)
+        free = 0
+        for i, start in enumerate(home.tolist()):
+            at = max(start, free)
+            if at - start > self._reach:
+                fits[i] = False
+                self._overflow[int(pairs[i, 0])] = int(pairs[i, 1]) - 1
+                self._entries -= 1
+            else:
+                place[i], free = at, at + 1
+        return place, fits
+
+    def _use(self, pairs: Pairs) -> None:
+        self._pairs = pairs
+        halves = pairs.view(np.int64).reshape(-1, 2)
+        self._keys, self._slots = halves[:, 0], halves[:, 1]
+
+    def _extend(self, entries: int) -> None:
+        """Makes room for so many entries: a mapping that the kernel moves page by page, not byte by byte."""
+        if entries <= len(self._pairs):
+            return
+        have = len(self._pairs) * PAIR_BYTES
+        size = max(entries * PAIR_BYTES, have + min(have // 2, GROWTH_STEP_BYTES))
+        size = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+        if self._memory is None or not self._extend_in_place(size):
+            old, self._memory = self._pairs, _mapping(size)
+            self._use(np.frombuffer(self._memory, np.complex128))
+            self._pairs[: len(old)] = old
+        else:
+            self._use(np.frombuffer(self._memory, np.complex128))
+
+    def _extend_in_place(self, size: int) -> bool:
+        """Asks the kernel; where it cannot (not Linux), the caller copies."""
+        memory: Any = self._memory
+        pairs = self._pairs
+        del self._pairs, self._keys, self._slots
+        old_entries = len(pairs)
+        del pairs
+        try:
+            memory.resize(size)
+        except (ValueError, OSError, SystemError):
+            self._use(np.frombuffer(memory, np.complex128, old_entries))
+            return False
+        return True
+
+
+def _mapping(size: int) -> mmap.mmap:
+    """Zeroed private memory, in large pages where the kernel gives them: lookups are random reads."""
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        try:
+            memory.madvise(mmap.MADV_HUGEPAGE)
+        except OSError:
+            return memory
+    return memory
