@@ -24,12 +24,12 @@ from penstock.engine.operators.rows import (
     BatchFunction,
     Filter,
     FlatMapRows,
-    Identity,
     MapBatches,
     MapRows,
     MaskFunction,
     RowFunction,
     Select,
+    Union,
 )
 from penstock.errors import ConfigError, PlanError, SchemaError
 from penstock.plan.expressions import Column, Expression, col, refuse_spark_column
@@ -108,7 +108,8 @@ class Stream:
                     f" ({self._step.label}): {'; '.join(differences)}"
                 )
         inputs = tuple((each._step, each._partitioning) for each in (self, *others))
-        return Stream(Step("union", Identity, inputs, self.schema))
+        schema = _union_schema(self.schema, [other.schema for other in others])
+        return Stream(Step("union", partial(Union, schema), inputs, schema))
 
     def rebalance(self) -> Stream:
         """Deals batches out in turn to all subtasks of what comes next."""
@@ -268,6 +269,16 @@ def _expression(value: object, label: str) -> Expression:
     raise ConfigError(
         f"{label}: {value!r} ({type(value).__name__}) is no column; give a name or an expression, and"
         " pen.lit(value) for a constant"
+    )
+
+
+def _union_schema(first: pa.Schema, others: list[pa.Schema]) -> pa.Schema:
+    """A column is NOT NULL only where it is in all of them."""
+    return pa.schema(
+        field.with_nullable(
+            field.nullable or any(each.field(field.name).nullable for each in others)
+        )
+        for field in first
     )
 
 

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+from decimal import Decimal
 from functools import lru_cache, partial
 from typing import Any, cast
 
+import numpy as np
 import pyarrow as pa
 
 from penstock.errors import SchemaError
@@ -70,6 +73,17 @@ def row_type(names: tuple[str, ...]) -> type[Row]:
     return cast("type[Row]", type("Row", (Row,), members))
 
 
+def refused_types(kind: pa.DataType) -> tuple[type, ...]:
+    """Python types that Arrow would take for this type of column and silently lose something of."""
+    if pa.types.is_integer(kind):
+        return (float, np.floating, Decimal)
+    if pa.types.is_date(kind):
+        return (datetime, int, float)
+    if pa.types.is_timestamp(kind):
+        return (int, float)
+    return (bool,) if pa.types.is_floating(kind) else ()
+
+
 def make_row(names: tuple[str, ...], values: Iterable[Any]) -> Row:
     """One row."""
     return tuple.__new__(row_type(names), tuple(values))
@@ -92,6 +106,7 @@ class RowsToBatch:
         self._schema = schema
         self._names: tuple[str, ...] = tuple(schema.names)
         self._width = len(self._names)
+        self._refused = [refused_types(field.type) for field in schema]
         self._operator = operator
         self._gave = gave
 
@@ -121,7 +136,7 @@ class RowsToBatch:
     def batch(self, rows: Sequence[Sequence[Any]]) -> pa.RecordBatch:
         """One batch of rows whose number of values was already checked."""
         columns = zip(*rows) if self._width else ()
-        arrays = [self._array(field, values) for field, values in zip(self._schema, columns)]
+        arrays = [self._array(number, values) for number, values in enumerate(columns)]
         if not self._width:
             return pa.RecordBatch.from_struct_array(pa.array([{}] * len(rows), pa.struct([])))
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
@@ -139,7 +154,10 @@ class RowsToBatch:
             )
         return [result[name] for name in self._names]
 
-    def _array(self, field: pa.Field, values: tuple[Any, ...]) -> pa.Array:
+    def _array(self, number: int, values: tuple[Any, ...]) -> pa.Array:
+        field, refused = self._schema.field(number), self._refused[number]
+        if refused and any(issubclass(kind, refused) for kind in set(map(type, values))):
+            raise self._wrong_value(field, next(v for v in values if isinstance(v, refused)))
         try:
             array = pa.array(values, type=field.type)
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
@@ -149,18 +167,20 @@ class RowsToBatch:
         return array
 
     def _blame(self, field: pa.Field, values: tuple[Any, ...], error: Exception) -> SchemaError:
-        kind = type_ddl(field.type)
         for value in values:
             try:
                 pa.scalar(value, type=field.type)
             except (pa.ArrowException, TypeError, ValueError, OverflowError):
-                return self._misfit(
-                    f"{value!r} ({type(value).__name__}) for column {field.name!r}, which is {kind}"
-                )
-        return self._misfit(f"values for column {field.name!r} that do not fit {kind}: {error}")
+                return self._wrong_value(field, value)
+        return self._misfit(f"values for column {field.name!r} that do not fit: {error}")
+
+    def _wrong_value(self, field: pa.Field, value: Any) -> SchemaError:
+        return self._misfit(
+            f"{value!r} ({type(value).__name__}) for column {field.name!r},"
+            f" which is {type_ddl(field.type)}"
+        )
 
     def _misfit(self, what: str) -> SchemaError:
         return SchemaError(
-            f"{self._operator}: {self._gave} {what}."
-            f" The declared schema is: {to_ddl(self._schema)}"
+            f"{self._operator}: {self._gave} {what}. The declared schema is: {to_ddl(self._schema)}"
         )

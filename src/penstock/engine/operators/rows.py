@@ -101,11 +101,16 @@ class FlatMapRows(MapRows):
             yield from checked_rows(self._function(row), self._name)
 
 
-class Identity(Operator):
-    """Passes rows on: the meeting point of a union, or a place to change the partitioning."""
+class Union(Operator):
+    """The meeting point of streams whose columns have the same names and types; which are NOT NULL may differ."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
 
     def process(self, batch: pa.RecordBatch, port: int) -> Iterable[pa.RecordBatch]:
-        return (batch,)
+        if batch.schema is self._schema or batch.schema.equals(self._schema):
+            return (batch,)
+        return (pa.RecordBatch.from_arrays(batch.columns, schema=self._schema),)
 
 
 def checked_batch(result: Any, schema: pa.Schema, operator: str) -> pa.RecordBatch:

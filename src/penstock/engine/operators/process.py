@@ -1,0 +1,147 @@
+"""Own functions with state per key.
+
+A function is an object with `process(key, rows, ctx)`, called once per key of a batch with that key's rows, or
+`process_batch(batch, ctx)`, called once per batch. `open(ctx)` declares state with `ctx.value_state`, `close()`
+ends what was opened; both may be left out. Every subtask of every attempt works on a fresh copy of the object.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.engine.operators.base import FrozenOperator, Operator, OperatorContext
+from penstock.engine.operators.row import RowsToBatch, batch_rows, make_row
+from penstock.engine.operators.rows import checked_batch, checked_rows
+from penstock.engine.operators.value_state import ValueState
+from penstock.errors import ConfigError, PlanError
+from penstock.plan.schema import parse_schema
+from penstock.protocol.ids import CheckpointId
+
+
+class ProcessContext:
+    """What a function is given as `ctx`."""
+
+    def __init__(self, context: OperatorContext, keys: tuple[str, ...]) -> None:
+        self.operator = context.operator
+        self.index = context.index
+        self.parallelism = context.parallelism
+        self._context = context
+        self._keys = keys
+        self._states: dict[str, ValueState] = {}
+        self._opened = False
+
+    def value_state(self, name: str, schema: str | pa.Schema) -> ValueState:
+        """One row per key. Declare it in `open`; calling again with the same name gives the same state."""
+        wanted = parse_schema(schema)
+        known = self._states.get(name)
+        if known is None:
+            known = self._declare(name, wanted)
+        elif not known.schema.equals(wanted):
+            raise PlanError(
+                f"{self.operator}: state {name!r} is declared twice with different schemas"
+            )
+        return known
+
+    def _declare(self, name: str, schema: pa.Schema) -> ValueState:
+        if self._opened:
+            raise PlanError(
+                f"{self.operator}: state {name!r} is declared too late; call ctx.value_state in open(ctx),"
+                " so that it is there before the first row and in every checkpoint"
+            )
+        if not isinstance(name, str) or not name:
+            raise ConfigError(f"{self.operator}: {name!r} is not a name for a state; give a text")
+        state = ValueState(name, schema, self._keys, self._context)
+        self._states[name] = state
+        return state
+
+    def _finish_open(self) -> None:
+        """Declared state and restored state must match: dropping some must never happen by itself."""
+        self._opened = True
+        restored = {seg.state for snap in self._context.restored for seg in snap.segments}
+        lost = sorted(restored - set(self._states))
+        if lost:
+            raise PlanError(
+                f"{self.operator}: the checkpoint has state {', '.join(map(repr, lost))}, which open(ctx) no"
+                f" longer declares; it declares: {', '.join(map(repr, self._states)) or '(nothing)'}"
+            )
+
+
+class Process(Operator):
+    """Runs a user's function over keyed rows."""
+
+    def __init__(self, function: Any, keys: tuple[str, ...], schema: pa.Schema) -> None:
+        self._function = function() if isinstance(function, type) else copy.deepcopy(function)
+        self._keys = keys
+        self._schema = schema
+        self._vectorised = hasattr(self._function, "process_batch")
+        self._opened = False
+
+    def open(self, context: OperatorContext) -> None:
+        self._name = context.operator
+        self._to_batch = RowsToBatch(self._schema, context.operator)
+        self._context = ProcessContext(context, self._keys)
+        self._states = self._context._states
+        self._opened = True
+        if hasattr(self._function, "open"):
+            self._function.open(self._context)
+        self._context._finish_open()
+
+    def process(self, batch: pa.RecordBatch, port: int) -> Iterable[pa.RecordBatch]:
+        if self._vectorised:
+            return self._process_batch(batch)
+        out = list(self._to_batch.batches(self._results(batch)))
+        for state in self._states.values():
+            state.end_batch()
+        return out
+
+    def freeze(self, checkpoint: CheckpointId) -> FrozenOperator:
+        return FrozenOperator(tables=tuple(state.freeze() for state in self._states.values()))
+
+    def close(self) -> None:
+        if self._opened and hasattr(self._function, "close"):
+            self._function.close()
+
+    def _process_batch(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+        given = self._function.process_batch(batch, self._context)
+        results = [given] if isinstance(given, pa.RecordBatch) else checked_rows(given, self._name)
+        checked = [checked_batch(result, self._schema, self._name) for result in results]
+        return [result for result in checked if result.num_rows]
+
+    def _results(self, batch: pa.RecordBatch) -> Iterator[Any]:
+        groups = group_rows(batch, self._keys)
+        firsts = pa.array([positions[0] for positions in groups.values()], pa.int64())
+        columns = [batch.column(key).take(firsts) for key in self._keys]
+        for state in self._states.values():
+            state.begin_batch(columns)
+        rows = batch_rows(batch)
+        for number, (key, positions) in enumerate(groups.items()):
+            for state in self._states.values():
+                state.current = number
+            of_key = [rows[position] for position in positions]
+            row = make_row(self._keys, key)
+            yield from checked_rows(self._function.process(row, of_key, self._context), self._name)
+
+
+def group_rows(batch: pa.RecordBatch, keys: tuple[str, ...]) -> dict[tuple[Any, ...], list[int]]:
+    """The positions of each key's rows; keys in the order they first come."""
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    for position, key in enumerate(zip(*(batch.column(name).to_pylist() for name in keys))):
+        groups.setdefault(key, []).append(position)
+    return groups
+
+
+def check_function(function: object, label: str) -> None:
+    """A function for `process` has the right methods."""
+    has = [each for each in ("process", "process_batch") if callable(getattr(function, each, None))]
+    if len(has) != 1:
+        found = "both" if has else f"{function!r}, which has neither"
+        raise ConfigError(
+            f"{label}: a function with state is an object with process(key, rows, ctx) or"
+            f" process_batch(batch, ctx), one of the two; got {found}"
+        )
+    if hasattr(function, "on_timer"):
+        raise ConfigError(f"{label}: timers (on_timer) are not supported yet")
