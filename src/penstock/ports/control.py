@@ -114,6 +114,14 @@ class Host(Protocol):
 
     def network(self, attempt: int) -> Network: ...
 
-    def wait(self, timeout_ms: float, *, waiting_for_room: Sequence[ChannelId]) -> None:
-        """Sleeps until a control message, a frame, room in one of those channels, or a background result."""
+    def wait(
+        self,
+        timeout_ms: float,
+        *,
+        waiting_for_room: Sequence[ChannelId],
+        reading: Sequence[ChannelId] | None = None,
+    ) -> None:
+        """Sleeps until a control message, room in one of the channels waited for, a background result, or a
+        frame in a channel of `reading` (None: any). Leave channels out that are blocked for alignment: their
+        waiting frames would end every wait at once."""
         ...

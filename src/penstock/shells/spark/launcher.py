@@ -116,7 +116,7 @@ class Launcher:
         source = self._placed(launch)
         with _environment_lock:
             before = dict(context.environment)
-            context.environment.update(worker_environment() | _paths_of(before))
+            context.environment.update(worker_environment(before.get("PYTHONPATH", "")))
             try:
                 rdd = source.mapPartitions(task)
                 rdd._jrdd  # noqa: B018  the environment is read when this is made
@@ -180,12 +180,6 @@ def _outcome(launch: int, results: list[str]) -> JobEnded:
     if told.startswith(FATAL):
         return JobEnded(launch, told.removeprefix(FATAL), fatal=True)
     return JobEnded(launch, told.removeprefix(LATER), fatal=False)
-
-
-def _paths_of(environment: dict[str, str]) -> dict[str, str]:
-    """Keeps what the session already has on its path, behind our own."""
-    ours, theirs = worker_environment()["PYTHONPATH"], environment.get("PYTHONPATH", "")
-    return {"PYTHONPATH": f"{ours}:{theirs}"} if theirs and theirs != ours else {}
 
 
 def _prefer(context: Any, place: str) -> Any:

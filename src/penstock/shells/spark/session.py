@@ -15,6 +15,7 @@ DAEMON = "penstock.shells.spark.daemon"
 TASK_FAILURES_MAX = 1000
 """How often Spark itself restarts a worker of a local session before its job counts as failed."""
 _OURS = "spark.penstock.local"
+_LOGGING = Path(__file__).with_name("log4j2.properties")
 _used: dict[str, int] = {}
 """Slots of the local session by the job that holds them."""
 
@@ -98,22 +99,24 @@ def executors(context: Any) -> list[dict[str, Any]]:
         return []
 
 
-def worker_environment() -> dict[str, str]:
+def worker_environment(session_path: str = "") -> dict[str, str]:
     """Environment of our Python workers. It differs from other tasks', so they get a daemon of their own."""
     return {
         "PENSTOCK_WORKER": "1",
         "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": _python_path(),
+        "PYTHONPATH": _python_path(session_path),
     }
 
 
-def _python_path() -> str:
-    """Penstock's own place first: a source tree that is not installed works, too."""
+def _python_path(session_path: str = "") -> str:
+    """Where workers import from: Penstock's own place, so that a source tree that is not installed works; the
+    program's, so that the modules beside it are found; then what was set before."""
     import penstock
 
     own = str(Path(next(iter(penstock.__path__))).parent)
-    known = os.environ.get("PYTHONPATH", "")
-    return own if not known else f"{own}{os.pathsep}{known}"
+    program = sys.path[0] if sys.path and sys.path[0] else str(Path.cwd())
+    before = [*session_path.split(os.pathsep), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    return os.pathsep.join(dict.fromkeys(path for path in [own, program, *before] if path))
 
 
 def _start(slots: int) -> Any:
@@ -123,9 +126,7 @@ def _start(slots: int) -> Any:
     for name, value in _settings().items():
         builder = builder.config(name, value)
     with _environment({"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}):
-        session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
-    return session
+        return builder.getOrCreate()
 
 
 def _settings() -> dict[str, str]:
@@ -133,7 +134,7 @@ def _settings() -> dict[str, str]:
         _OURS: "true",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.log.level": "ERROR",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING}",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.python.daemon.module": DAEMON,
