@@ -24,6 +24,11 @@ LIMIT_BYTES = 64 << 20
 class CollectSink(Sink):
     """`to_table()` is what was committed so far, also while the job runs."""
 
+    _lock: threading.Lock
+    _received: dict[str, pa.Table]
+    _bytes_total: int
+    _is_full: bool
+
     def __init__(self, limit_bytes: int = LIMIT_BYTES) -> None:
         if limit_bytes <= 0:
             raise ConfigError(f"CollectSink: limit_bytes must be > 0, not {limit_bytes!r}")
@@ -80,9 +85,9 @@ class CollectSink(Sink):
 
     def _forget(self) -> None:
         self._lock = threading.Lock()
-        self._received: dict[str, pa.Table] = {}
+        self._received = {}
         self._bytes_total = 0
-        self._is_full: bool = False
+        self._is_full = False
 
 
 class CollectWriter(SinkWriter):
