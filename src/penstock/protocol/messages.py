@@ -35,6 +35,8 @@ class Deploy:
     restored: CheckpointId
     snapshots: tuple[SubtaskSnapshot, ...]
     """All subtasks' snapshots of the restored checkpoint: each takes the key groups and lanes it owns."""
+    origin: str = ""
+    """The job directory that the snapshots' files are in, where it is not this job's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,8 @@ class Sync:
 
     attempt: AttemptId
     live: tuple[tuple[CheckpointId, SnapshotKind], ...]
+    newest: CheckpointId
+    """The newest id ever triggered: what is older and not live is dead, what is newer is not known here yet."""
     completed: CheckpointId
 
 
@@ -163,10 +167,12 @@ class Collected:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Numbers for people: metric name -> value."""
+    """The answer to Sync: repeats Finished and Committed, and brings numbers for people (metric name -> value)."""
 
     attempt: AttemptId
     slot: SlotId
+    finished: tuple[SubtaskId, ...] = ()
+    committed: CheckpointId = CheckpointId(0)
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 

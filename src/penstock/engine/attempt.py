@@ -1,0 +1,309 @@
+"""One deployment of the job on one worker: its subtasks, channels, state and open transactions.
+
+An attempt owns all that it opens and is thrown away whole; nothing is reset in place.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from penstock.engine.chain import Chain
+from penstock.engine.committing import Commits
+from penstock.engine.local_channel import LocalChannel
+from penstock.engine.metrics import attempt_metrics
+from penstock.engine.operators.base import OperatorContext
+from penstock.engine.outputs import Output, Outputs
+from penstock.engine.partition import make_partitioner
+from penstock.engine.snapshots import Assembler, WriteWork, reader, release_all
+from penstock.engine.spec import JobSpec, Mode
+from penstock.engine.subtask import GivenUp, Input, Subtask, Taken
+from penstock.plan.physical import Task
+from penstock.ports.background import Background
+from penstock.ports.channel import InputChannel, OutputChannel
+from penstock.ports.clock import Clock
+from penstock.ports.control import Network
+from penstock.ports.store import CheckpointStore
+from penstock.protocol.alignment import Alignment
+from penstock.protocol.counting import Counting
+from penstock.protocol.ids import AttemptId, ChannelId, CheckpointId, SlotId, SubtaskId
+from penstock.protocol.messages import (
+    Ack,
+    Collected,
+    Committed,
+    Decline,
+    Deploy,
+    Finished,
+    FromWorker,
+    SnapshotKind,
+    Status,
+    Sync,
+)
+from penstock.protocol.snapshot import OperatorSnapshot, Plain, SubtaskSnapshot
+
+
+class Attempt:
+    def __init__(
+        self,
+        spec: JobSpec,
+        deploy: Deploy,
+        network: Network,
+        stores: tuple[CheckpointStore | None, CheckpointStore | None],
+        clock: Clock,
+        background: Background,
+        send: Callable[[FromWorker], None],
+    ) -> None:
+        """`stores` are the job's own and the one that the restored files are in."""
+        self.id: AttemptId = deploy.attempt
+        self.slot: SlotId = deploy.slot
+        self.running = False
+        self.subtasks: list[Subtask] = []
+        self._spec = spec
+        self._plan = spec.plan
+        self._deploy = deploy
+        self._network = network
+        self._store, self._origin = stores
+        self._clock = clock
+        self._background = background
+        self._send = send
+        self._outbox: deque[Collected] = deque()
+        """What committers have for the driver, from their own threads; goes out before anything newer."""
+        self._closed = False
+        self._local: dict[ChannelId, LocalChannel] = {}
+        self._chains: dict[int, Chain] = {}
+        self._at_work: Chain | None = None
+        self._assembler = Assembler(SubtaskId(t.number, deploy.slot) for t in self._plan.tasks)
+        self._commits: Commits | None = None
+        self._finished: tuple[SubtaskId, ...] = ()
+
+    @property
+    def current_operator(self) -> str:
+        """The operator that is, or was last, at work: where a failure comes from."""
+        if self._commits is not None and self._commits.failure is not None:
+            return self._commits.failed_operator
+        return self._at_work.current if self._at_work is not None else ""
+
+    @property
+    def current_position(self) -> str:
+        """Where the rows at work came from, as far as a source of this chain can tell."""
+        source = self._at_work.source if self._at_work is not None else None
+        return source.describe() if source is not None else ""
+
+    # ---- coming to life
+
+    def prepare(self) -> dict[str, str]:
+        """Restores everything and opens the input channels; the endpoints are for the other slots."""
+        remote = [
+            (channel, edge.schema)
+            for edge in self._plan.edges
+            for channel in self._plan.channels(edge)
+            if channel.target == self.slot != channel.source
+        ]
+        endpoints = self._network.bind(remote)
+        for task in self._plan.tasks:
+            chain = Chain(task)
+            self._chains[task.number] = self._at_work = chain
+            chain.open(partial(self._context, task))
+        return endpoints
+
+    def start(self, endpoints: Mapping[int, Mapping[str, str]]) -> None:
+        """Connects to the other slots and lets the subtasks run."""
+        self._network.connect(
+            [
+                (channel, endpoints[channel.target][str(channel)])
+                for edge in self._plan.edges
+                for channel in self._plan.channels(edge)
+                if channel.source == self.slot != channel.target
+            ]
+        )
+        self.subtasks = [self._make_subtask(task) for task in self._plan.tasks]
+        sinks = [sink for subtask in self.subtasks for sink in subtask.chain.sinks]
+        self._commits = Commits(sinks, self._background, self._clock, self._on_committed)
+        self.running = True
+
+    def _context(self, task: Task, operator: str) -> OperatorContext:
+        node = next(link.node for link in task.links if link.node.name == operator)
+        schemas = {link.node.name: link.node.schema for t in self._plan.tasks for link in t.links}
+        snapshots = self._deploy.snapshots
+        return OperatorContext(
+            job=self._spec.job,
+            operator=operator,
+            index=self.slot,
+            parallelism=self._plan.parallelism,
+            max_parallelism=self._plan.max_parallelism,
+            attempt=self.id,
+            input_schemas=tuple(schemas[entry.operator] for entry in node.inputs),
+            now_ms=self._clock.monotonic_ms,
+            restored=_restored(snapshots, operator),
+            read_segment=reader(self._origin),
+            to_driver=partial(self._collect, operator),
+        )
+
+    def _make_subtask(self, task: Task) -> Subtask:
+        subtask = SubtaskId(task.number, self.slot)
+        channels = self._plan.inputs(subtask)
+        inputs = [Input(c, self._plan.edges[c.edge].port, self._input(c)) for c in channels]
+        edges = {}
+        for number in (number for link in task.links for number in link.edges):
+            outputs = [Output(c, self._output(c)) for c in self._plan.outputs(subtask, number)]
+            partitioner = make_partitioner(
+                self._plan.edges[number].partitioning,
+                len(outputs),
+                self._plan.max_parallelism,
+                first=self.slot,
+            )
+            edges[number] = (partitioner, outputs)
+        exactly_once = self._spec.mode is Mode.EXACTLY_ONCE
+        barriers = (Alignment if exactly_once else Counting)(frozenset(channels))
+        return Subtask(
+            subtask,
+            self._chains[task.number],
+            inputs,
+            Outputs(edges),
+            barriers,
+            self._clock,
+            self._spec.buffer_timeout_ms,
+        )
+
+    def _input(self, channel: ChannelId) -> InputChannel:
+        if channel.source == channel.target:
+            return self._local.setdefault(channel, LocalChannel())
+        return self._network.input(channel)
+
+    def _output(self, channel: ChannelId) -> OutputChannel:
+        if channel.source == channel.target:
+            return self._local.setdefault(channel, LocalChannel())
+        return self._network.output(channel)
+
+    # ---- the loop
+
+    def step(self) -> bool:
+        """Lets every subtask do one piece of work; False when none could."""
+        progressed = False
+        self._say(None)
+        for subtask in self.subtasks:
+            self._at_work = subtask.chain
+            progressed |= subtask.step()
+            if subtask.news:
+                self._carry_on(subtask)
+        self._report_finished()
+        if self._commits is not None:
+            self._commits.step()
+            if self._commits.failure is not None:
+                raise self._commits.failure
+        return progressed
+
+    def _carry_on(self, subtask: Subtask) -> None:
+        news, subtask.news = subtask.news, []
+        for item in news:
+            if isinstance(item, Taken):
+                self._on_taken(item)
+            elif isinstance(item, GivenUp):
+                self._say(Decline(self.id, item.checkpoint, item.reason))
+
+    def _report_finished(self) -> None:
+        finished = tuple(subtask.id for subtask in self.subtasks if subtask.finished)
+        if finished != self._finished:
+            self._finished = finished
+            self._say(Finished(self.id, finished))
+
+    def reading(self) -> list[ChannelId]:
+        return [c for s in self.subtasks for c in s.reading() if c.source != c.target]
+
+    def wanting_room(self) -> list[ChannelId]:
+        return [c for s in self.subtasks for c in s.outputs.wanting_room() if c.source != c.target]
+
+    def wake_ms(self) -> float | None:
+        times = [subtask.wake_ms() for subtask in self.subtasks]
+        times.append(self._commits.wake_ms() if self._commits is not None else None)
+        return min((time for time in times if time is not None), default=None)
+
+    # ---- snapshots
+
+    def trigger(self, checkpoint: CheckpointId, kind: SnapshotKind) -> None:
+        for subtask in self.subtasks:
+            self._at_work = subtask.chain
+            subtask.trigger(checkpoint, kind)
+            self._carry_on(subtask)
+
+    def abort(self, checkpoint: CheckpointId) -> None:
+        for subtask in self.subtasks:
+            subtask.abort(checkpoint)
+        self._assembler.forget(only=checkpoint)
+
+    def completed(self, checkpoint: CheckpointId) -> None:
+        """A checkpoint is complete: older ones that are still being collected never will be."""
+        self._assembler.forget(upto=checkpoint)
+        if self._commits is not None:
+            self._commits.wanted(checkpoint)
+
+    def sync(self, message: Sync) -> None:
+        """The coordinator's table: what it does not list any more is dead, what is new here is triggered."""
+        live = {checkpoint for checkpoint, _ in message.live}
+        for subtask in self.subtasks:
+            for checkpoint in sorted(subtask.barriers.pending - live):
+                if checkpoint <= message.newest:
+                    self.abort(checkpoint)
+        for checkpoint, kind in message.live:
+            self.trigger(checkpoint, kind)
+        if message.completed:
+            self.completed(message.completed)
+
+    def status(self) -> Status:
+        self._say(None)
+        committed = self._commits.committed if self._commits is not None else CheckpointId(0)
+        metrics = attempt_metrics(self.subtasks)
+        return Status(self.id, self.slot, self._finished, committed, metrics)
+
+    def _on_taken(self, taken: Taken) -> None:
+        together = self._assembler.add(taken)
+        if together is None:
+            return
+        work = WriteWork(
+            self._store, self.slot, self.id, taken.checkpoint, together, self._clock
+        )
+
+        def written(snapshots: tuple[SubtaskSnapshot, ...]) -> None:
+            self._say(Ack(self.id, taken.checkpoint, snapshots))
+
+        def failed(error: BaseException) -> None:
+            release_all(together)
+            reason = f"writing the snapshot failed: {type(error).__name__}: {error}"
+            self._say(Decline(self.id, taken.checkpoint, reason))
+
+        self._background.submit(work, written, failed)
+
+    def _on_committed(self, checkpoint: CheckpointId) -> None:
+        self._say(Committed(self.id, self.slot, checkpoint))
+
+    def _collect(self, operator: str, item: Plain) -> None:
+        self._outbox.append(Collected(self.id, operator, item))
+
+    def _say(self, message: FromWorker | None) -> None:
+        """An attempt that is closed says nothing any more."""
+        while self._outbox and not self._closed:
+            self._send(self._outbox.popleft())
+        if message is not None and not self._closed:
+            self._send(message)
+
+    # ---- the end
+
+    def close(self) -> None:
+        """Gives up everything; what other threads still finish for this attempt is not heard any more."""
+        self._closed = True
+        self.running = False
+        self._assembler.close()
+        for subtask in self.subtasks:
+            subtask.close()
+        for chain in self._chains.values():
+            chain.close()
+        self._network.close()
+
+
+def _restored(
+    snapshots: tuple[SubtaskSnapshot, ...], operator: str
+) -> tuple[OperatorSnapshot, ...]:
+    """This operator's part of every old subtask, in the order of their indices."""
+    having = [s for s in snapshots if operator in s.operators]
+    return tuple(s.operators[operator] for s in sorted(having, key=lambda s: s.subtask))

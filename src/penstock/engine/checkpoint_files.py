@@ -1,0 +1,238 @@
+"""The job manager's side of storage: claims, restore points, metadata and clean-up. Every call blocks; all of them run
+in the background, one after the other.
+
+How a completed checkpoint comes to exist: its metadata is created exclusively, *then* the owner is read again, and
+only then is anybody told. A write whose outcome is unknown is settled by exclusive creation, too: either the metadata
+is there, or a tombstone takes its place and it never will be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from penstock.errors import CheckpointCorrupt, JobFenced, StorageError
+from penstock.ports.store import CheckpointStore
+from penstock.protocol import recovery
+from penstock.protocol.ids import NO_CHECKPOINT, AttemptId, CheckpointId
+from penstock.protocol.messages import SnapshotKind
+from penstock.protocol.recovery import IDS_RESERVED, Claim, Damaged, Facts, Found
+from penstock.wire import manifest as manifests
+from penstock.wire import paths, records
+from penstock.wire.manifest import Manifest
+
+TOMBSTONE = b"aborted\n"
+
+
+@dataclass(frozen=True)
+class RestorePoint:
+    """What an attempt goes on from. `manifest` is None on a fresh start."""
+
+    attempt: AttemptId
+    restored: CheckpointId
+    """In this job's own numbering; 0 when it starts fresh or from another job's checkpoint."""
+    first_id: CheckpointId
+    kept: tuple[CheckpointId, ...]
+    """Own completed checkpoints up to the restored one."""
+    manifest: Manifest | None
+    origin: str = ""
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> SnapshotKind | None:
+        return self.manifest.kind if self.manifest is not None and not self.origin else None
+
+
+@dataclass(frozen=True)
+class RestoreWish:
+    """What the user asked for. An explicit manifest wins over what storage has, once."""
+
+    fresh: bool = False
+    manifest: Manifest | None = None
+    origin: str = ""
+    """Empty when the manifest is one of this job's own."""
+
+
+class ClaimRefused(StorageError):
+    """Trying again cannot help."""
+
+
+class CheckpointFiles:
+    def __init__(
+        self, store: CheckpointStore, job: str, driver: str, wall_ms: Callable[[], float]
+    ) -> None:
+        self._store = store
+        self._job = job
+        self._driver = driver
+        self._wall_ms = wall_ms
+        self._own: AttemptId | None = None
+
+    # ---- claiming
+
+    def claim(
+        self,
+        wish: RestoreWish,
+        *,
+        may_fall_back: bool,
+        damaged: Mapping[CheckpointId, str],
+    ) -> RestorePoint:
+        """Takes the next attempt number, then looks, then decides, then records the decision."""
+        attempt = self._claim_next()
+        names = self._store.list()
+        facts, found = self._facts(names, damaged)
+        decision = recovery.decide(facts, may_fall_back=may_fall_back)
+        if isinstance(decision, recovery.Refuse) and not (wish.fresh or wish.manifest):
+            raise ClaimRefused(decision.reason)
+        point = self._point(attempt, wish, decision, facts, found)
+        self._record(point)
+        return point
+
+    def _claim_next(self) -> AttemptId:
+        while True:
+            claimed = self._claimed_attempts()
+            self._check_owner(claimed)
+            attempt = AttemptId(max(claimed, default=0) + 1)
+            record = records.OwnerRecord(attempt, self._driver, self._wall_ms())
+            if self._store.create(paths.owner(attempt), records.encode_owner(record)):
+                self._own = attempt
+                return attempt
+
+    def _claimed_attempts(self) -> list[AttemptId]:
+        names = self._store.list(paths.OWNER_FOLDER)
+        return [attempt for name in names if (attempt := paths.owner_of(name)) is not None]
+
+    def _check_owner(self, claimed: Iterable[AttemptId]) -> None:
+        """Raises when a driver other than this one has claimed a newer attempt than ours."""
+        if self._own is None:
+            return
+        for attempt in claimed:
+            if attempt <= self._own:
+                continue
+            name = paths.owner(attempt)
+            record = records.decode_owner(self._store.read(name), name)
+            if record.driver != self._driver:
+                raise JobFenced(
+                    f"job {self._job!r} was taken over by another driver ({record.driver}) with "
+                    f"attempt {attempt}; this one stops. Run each job name from one driver only."
+                )
+
+    def _facts(
+        self, names: list[str], damaged: Mapping[CheckpointId, str]
+    ) -> tuple[Facts, dict[CheckpointId, Manifest]]:
+        readable: dict[CheckpointId, Manifest] = {}
+        broken = [Damaged(n, reason) for n, reason in sorted(damaged.items())]
+        for name in names:
+            checkpoint = paths.metadata_of(name)
+            if checkpoint is None or checkpoint in damaged:
+                continue
+            try:
+                data = self._store.read(name)
+                if data != TOMBSTONE:
+                    readable[checkpoint] = manifests.decode(data, name)
+                    self._check_files(readable[checkpoint], names)
+            except CheckpointCorrupt as error:
+                readable.pop(checkpoint, None)
+                broken.append(Damaged(checkpoint, str(error)))
+        found = tuple(Found(n, m.attempt, m.kind, m.ids_until) for n, m in readable.items())
+        seen = (n for name in names if (n := paths.checkpoint_of(name)) is not None)
+        newest = CheckpointId(max(seen, default=NO_CHECKPOINT))
+        return Facts(self._claims(names), found, tuple(broken), newest), readable
+
+    def _check_files(self, manifest: Manifest, names: list[str]) -> None:
+        missing = sorted(set(manifest.files) - set(names))
+        if missing:
+            raise CheckpointCorrupt(f"{paths.metadata(manifest.checkpoint)}: {missing[0]} is gone")
+
+    def _claims(self, names: list[str]) -> tuple[Claim, ...]:
+        recorded: dict[AttemptId, records.RestoredRecord] = {}
+        for name in names:
+            attempt = paths.restored_of(name)
+            if attempt is not None:
+                recorded[attempt] = records.decode_restored(self._store.read(name), name)
+        claims = []
+        for name in names:
+            attempt = paths.owner_of(name)
+            if attempt is not None:
+                record = recorded.get(attempt)
+                restored = record.checkpoint if record is not None else None
+                until = record.ids_until if record is not None else NO_CHECKPOINT
+                claims.append(Claim(attempt, restored, until))
+        return tuple(claims)
+
+    def _point(
+        self,
+        attempt: AttemptId,
+        wish: RestoreWish,
+        decision: recovery.Decision,
+        facts: Facts,
+        found: Mapping[CheckpointId, Manifest],
+    ) -> RestorePoint:
+        first_id = recovery.first_free_id(facts)
+        if wish.manifest is not None:
+            own = NO_CHECKPOINT if wish.origin else wish.manifest.checkpoint
+            kept = tuple(n for n in sorted(found) if n <= own)
+            return RestorePoint(attempt, own, first_id, kept, wish.manifest, wish.origin)
+        if wish.fresh or not isinstance(decision, recovery.RestoreFrom):
+            return RestorePoint(attempt, NO_CHECKPOINT, first_id, (), None)
+        chosen = decision.checkpoint
+        usable = [f for f in facts.found if not recovery.is_void(f, facts.claims)]
+        kept = tuple(sorted(f.checkpoint for f in usable if f.checkpoint <= chosen))
+        warnings = tuple(
+            f"checkpoint {d.checkpoint} cannot be used ({d.reason}); going on from {chosen}"
+            for d in decision.skipped
+        )
+        return RestorePoint(attempt, chosen, first_id, kept, found[chosen], "", warnings)
+
+    def _record(self, point: RestorePoint) -> None:
+        until = CheckpointId(point.first_id + IDS_RESERVED)
+        record = records.RestoredRecord(point.attempt, point.restored, until)
+        self._store.create(paths.restored(point.attempt), records.encode_restored(record))
+
+    # ---- completing
+
+    def persist(self, manifest: Manifest) -> bool:
+        """Makes the checkpoint exist. False: it does not, and never will. Raises when that is not known yet."""
+        name = paths.metadata(manifest.checkpoint)
+        data = manifests.encode(manifest)
+        try:
+            created = self._store.create(name, data)
+        except StorageError:
+            created = False
+            if self._store.create(name, TOMBSTONE):
+                return False
+        if not created and self._store.read(name) != data:
+            return False
+        self._check_owner(self._claimed_attempts())
+        return True
+
+    # ---- clean-up
+
+    def delete_checkpoint(self, checkpoint: CheckpointId) -> None:
+        """Deletes a checkpoint that is no longer kept, its metadata first: it must not exist by halves."""
+        names = self._store.list(paths.checkpoint_folder(checkpoint))
+        for name in sorted(names, key=lambda name: paths.metadata_of(name) is None):
+            self._store.delete(name)
+
+    def discard(self, checkpoint: CheckpointId) -> None:
+        """Deletes the state files of a snapshot that was given up. A tombstone stays where it is."""
+        for name in self._store.list(paths.checkpoint_folder(checkpoint)):
+            if paths.worker_file_of(name) is not None:
+                self._store.delete(name)
+
+    def sweep(self, kept: Iterable[CheckpointId], before: CheckpointId) -> None:
+        """Deletes everything of snapshots below `before` that are not kept: what late writers left behind."""
+        keep = frozenset(kept)
+        names = self._store.list()
+        stale = [
+            name
+            for name in names
+            if (n := paths.checkpoint_of(name)) is not None and n < before and n not in keep
+        ]
+        for name in sorted(stale, key=lambda name: paths.metadata_of(name) is None):
+            self._store.delete(name)
+
+    def delete_everything(self) -> None:
+        """For retention policies that keep nothing: every file that this job can have written."""
+        for name in self._store.list():
+            if paths.is_known(name):
+                self._store.delete(name)

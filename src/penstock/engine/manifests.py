@@ -1,0 +1,70 @@
+"""Between a running plan and the manifest of a checkpoint: making one, and asking whether one fits."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+
+from penstock.engine.spec import JobSpec
+from penstock.plan.physical import PhysicalPlan
+from penstock.ports.clock import Clock
+from penstock.protocol.coordinator import Persist
+from penstock.protocol.ids import AttemptId, CheckpointId
+from penstock.protocol.recovery import IDS_RESERVED
+from penstock.protocol.snapshot import OperatorSnapshot
+from penstock.wire.manifest import Manifest, ManifestOperator
+
+
+def make_manifest(spec: JobSpec, action: Persist, attempt: AttemptId, clock: Clock) -> Manifest:
+    now_ms = clock.wall_ms()
+    return Manifest(
+        job=spec.job,
+        checkpoint=action.checkpoint,
+        attempt=attempt,
+        kind=action.kind,
+        trigger_ms=now_ms - (clock.monotonic_ms() - action.triggered_ms),
+        completed_ms=now_ms,
+        parallelism=spec.plan.parallelism,
+        max_parallelism=spec.plan.max_parallelism,
+        operators=tuple(
+            ManifestOperator(link.node.name, link.node.kind, task.number, link.node.role)
+            for task in spec.plan.tasks
+            for link in task.links
+        ),
+        snapshots=tuple(snapshot for _, snapshot in sorted(action.acks.items())),
+        ids_until=CheckpointId(action.checkpoint + IDS_RESERVED),
+    )
+
+
+def operators_mismatch(manifest: Manifest, plan: PhysicalPlan) -> str:
+    """Why a plan cannot go on from this checkpoint; empty when it can."""
+    if manifest.max_parallelism != plan.max_parallelism:
+        return (
+            f"Checkpoint {manifest.checkpoint} was taken with max_parallelism="
+            f"{manifest.max_parallelism} and the job now has {plan.max_parallelism}. The number of key "
+            f"groups of a job is fixed: start it with max_parallelism={manifest.max_parallelism}."
+        )
+    having = {
+        name
+        for snapshot in manifest.snapshots
+        for name, part in snapshot.operators.items()
+        if _has_state(part)
+    }
+    running = [link.node.name for task in plan.tasks for link in task.links]
+    lost = sorted(having - set(running))
+    if not lost:
+        return ""
+    hints = [
+        f"{name!r} (did you mean {near[0]!r}?)"
+        if (near := get_close_matches(name, running, 1))
+        else repr(name)
+        for name in lost
+    ]
+    return (
+        f"Checkpoint {manifest.checkpoint} has state of operators that the job does not have: "
+        f"{', '.join(hints)}. The job's operators are {', '.join(map(repr, running))}. State is found by "
+        'name: give the operators their old names with .named("..."), or start with restore="fresh".'
+    )
+
+
+def _has_state(part: OperatorSnapshot) -> bool:
+    return bool(part.segments or part.lanes or part.transactions)

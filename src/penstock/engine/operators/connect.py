@@ -1,0 +1,160 @@
+"""The two ends of a pipeline as operators: a source that is polled, a sink that commits in two phases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from penstock.connectors.base import (
+    EndOfInput,
+    Sink,
+    SinkCommitter,
+    SinkContext,
+    SinkWriter,
+    Source,
+    SourceContext,
+    SourceReader,
+    Wait,
+)
+from penstock.engine.operators.base import FrozenOperator, Operator, OperatorContext
+from penstock.errors import InvariantBroken, SchemaError
+from penstock.protocol.commit import Pending, covered
+from penstock.protocol.ids import NO_CHECKPOINT, CheckpointId
+from penstock.protocol.snapshot import Plain
+
+
+class SourceOperator(Operator):
+    """The head of a task: its subtask calls `poll` instead of reading channels."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._reader: SourceReader | None = None
+        self._ended: dict[int, Plain] = {}
+
+    def open(self, context: OperatorContext) -> None:
+        place = SourceContext(
+            operator=context.operator,
+            index=context.index,
+            parallelism=context.parallelism,
+            max_parallelism=context.max_parallelism,
+            now_ms=context.now_ms,
+        )
+        mine = set(place.lanes)
+        positions = {
+            lane: position
+            for snapshot in context.restored
+            for lane, position in snapshot.lanes.items()
+            if lane in mine
+        }
+        self._reader = self._source.reader(place, positions)
+
+    def poll(self, max_rows: int) -> pa.RecordBatch | Wait | EndOfInput:
+        if self._reader is None:
+            raise InvariantBroken("a source was polled before it was opened")
+        rows = self._reader.poll(max_rows)
+        if isinstance(rows, pa.RecordBatch) and rows.schema != self._source.schema:
+            raise SchemaError(
+                f"The source promised the schema ({_brief(self._source.schema)}) and returned "
+                f"({_brief(rows.schema)}). Make `schema` and the batches of `poll` agree."
+            )
+        return rows
+
+    def describe(self) -> str:
+        return self._reader.describe() if self._reader is not None else ""
+
+    def process(self, batch: pa.RecordBatch, port: int) -> Iterable[pa.RecordBatch]:
+        return (batch,)
+
+    def freeze(self, checkpoint: CheckpointId) -> FrozenOperator:
+        if self._reader is None:
+            return FrozenOperator()
+        return FrozenOperator(lanes=dict(self._reader.positions()))
+
+    def close(self) -> None:
+        if self._reader is not None:
+            reader, self._reader = self._reader, None
+            reader.close()
+
+
+@dataclass(frozen=True)
+class CommitWork:
+    """Transactions to commit, oldest first, off the loop's thread; `upto` is done when all are."""
+
+    committer: SinkCommitter
+    transactions: tuple[Plain, ...]
+    upto: CheckpointId
+
+    def __call__(self) -> CheckpointId:
+        for transaction in self.transactions:
+            self.committer.commit(transaction)
+        return self.upto
+
+
+class SinkOperator(Operator):
+    """Keeps every pre-committed transaction until it is known to be committed, whatever became of its checkpoint:
+    a transaction of an aborted checkpoint is committed with the next one that completes."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self._writer: SinkWriter | None = None
+        self._committer: SinkCommitter | None = None
+        self._pending: tuple[Pending[Plain], ...] = ()
+        self.committed = NO_CHECKPOINT
+
+    def open(self, context: OperatorContext) -> None:
+        place = SinkContext(
+            job=context.job,
+            operator=context.operator,
+            index=context.index,
+            parallelism=context.parallelism,
+            attempt=context.attempt,
+            schema=context.input_schemas[0],
+            to_driver=context.to_driver,
+        )
+        self._committer = self._sink.committer(place)
+        for number, snapshot in enumerate(context.restored):
+            if number % context.parallelism == context.index:
+                for transaction in snapshot.transactions:
+                    self._committer.commit(transaction)
+        self._committer.abort_others(())
+        self._writer = self._sink.writer(place)
+
+    def process(self, batch: pa.RecordBatch, port: int) -> Iterable[pa.RecordBatch]:
+        if self._writer is None:
+            raise InvariantBroken("a sink was written to before it was opened")
+        self._writer.write(batch)
+        return ()
+
+    def freeze(self, checkpoint: CheckpointId) -> FrozenOperator:
+        if self._writer is not None:
+            transaction = self._writer.prepare(checkpoint)
+            if transaction is not None:
+                self._pending = (*self._pending, Pending(checkpoint, transaction))
+        return FrozenOperator(transactions=tuple(entry.transaction for entry in self._pending))
+
+    def commit_work(self, checkpoint: CheckpointId) -> CommitWork | None:
+        """What completing `checkpoint` allows and requires; None when there is nothing to do."""
+        if checkpoint <= self.committed or self._committer is None:
+            return None
+        due = covered(self._pending, checkpoint)
+        return CommitWork(self._committer, tuple(d.transaction for d in due), checkpoint)
+
+    def commit_done(self, upto: CheckpointId) -> None:
+        self.committed = max(self.committed, upto)
+        self._pending = tuple(entry for entry in self._pending if entry.checkpoint > upto)
+
+    def close(self) -> None:
+        writer, self._writer = self._writer, None
+        committer, self._committer = self._committer, None
+        try:
+            if writer is not None:
+                writer.close()
+        finally:
+            if committer is not None:
+                committer.close()
+
+
+def _brief(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema)

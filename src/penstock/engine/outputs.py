@@ -1,0 +1,78 @@
+"""What leaves a subtask: rows are partitioned, frames wait for room in their channel, order is kept."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from penstock.engine.partition import Partitioner
+from penstock.ports.channel import Barrier, Batch, End, Frame, OutputChannel
+from penstock.protocol.ids import ChannelId, CheckpointId
+
+
+@dataclass
+class Output:
+    """One channel and the frames that wait for room in it."""
+
+    id: ChannelId
+    channel: OutputChannel
+    waiting: deque[Frame] = field(default_factory=deque)
+
+    def put(self, frame: Frame) -> None:
+        if self.waiting or not self.channel.try_send(frame):
+            self.waiting.append(frame)
+
+    def flush(self) -> None:
+        while self.waiting and self.channel.try_send(self.waiting[0]):
+            self.waiting.popleft()
+
+
+class Outputs:
+    """All outputs of a subtask. A subtask with waiting frames takes no more input: that is back pressure."""
+
+    def __init__(self, edges: Mapping[int, tuple[Partitioner, Sequence[Output]]]) -> None:
+        self._edges = dict(edges)
+        self._all = [output for _, outputs in self._edges.values() for output in outputs]
+
+    def emit(self, edge: int, batch: pa.RecordBatch) -> None:
+        partition, outputs = self._edges[edge]
+        for target, rows in partition(batch):
+            outputs[target].put(Batch(rows))
+
+    def barrier(self, checkpoint: CheckpointId) -> None:
+        """Behind everything that was emitted, also behind what still waits."""
+        for output in self._all:
+            output.put(Barrier(checkpoint))
+
+    def end(self) -> None:
+        for output in self._all:
+            output.put(End())
+
+    def forget_barrier(self, checkpoint: CheckpointId) -> None:
+        """The barrier of an aborted snapshot that still waits is taken out."""
+        dead = Barrier(checkpoint)
+        for output in self._all:
+            if dead in output.waiting:
+                output.waiting.remove(dead)
+
+    def flush(self) -> bool:
+        """Sends what there is room for; True when nothing waits any more."""
+        for output in self._all:
+            if output.waiting:
+                output.flush()
+        return not self.blocked
+
+    @property
+    def blocked(self) -> bool:
+        return any(output.waiting for output in self._all)
+
+    def wanting_room(self) -> list[ChannelId]:
+        return [output.id for output in self._all if output.waiting]
+
+    def close(self) -> None:
+        for output in self._all:
+            output.waiting.clear()
+            output.channel.close()

@@ -1,0 +1,73 @@
+"""Which subtask each row of a batch goes to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TypeAlias, assert_never
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.plan.graph import Broadcast, Forward, Hash, Partitioning, Rebalance
+from penstock.plan.keyhash import key_groups, key_lanes, owner_of
+
+Partitioner: TypeAlias = Callable[[pa.RecordBatch], Iterable[tuple[int, pa.RecordBatch]]]
+"""Rows in; pairs of (position in the list of output channels, rows) out."""
+
+
+def make_partitioner(
+    partitioning: Partitioning, targets: int, max_parallelism: int, first: int = 0
+) -> Partitioner:
+    """`first` is where a rebalancing subtask begins its round, so that not all begin at the same target."""
+    if targets == 1:
+        return _to_the_only_one
+    match partitioning:
+        case Forward():
+            return _to_the_only_one
+        case Hash(keys):
+            return _by_key(keys, targets, max_parallelism)
+        case Rebalance():
+            return _in_turn(targets, first)
+        case Broadcast():
+            return lambda batch: [(target, batch) for target in range(targets)]
+        case _:
+            assert_never(partitioning)
+
+
+def _to_the_only_one(batch: pa.RecordBatch) -> Iterable[tuple[int, pa.RecordBatch]]:
+    return ((0, batch),)
+
+
+def _in_turn(targets: int, first: int) -> Partitioner:
+    following = first
+
+    def partition(batch: pa.RecordBatch) -> Iterable[tuple[int, pa.RecordBatch]]:
+        nonlocal following
+        target = following % targets
+        following += 1
+        return ((target, batch),)
+
+    return partition
+
+
+def _by_key(keys: tuple[str, ...], targets: int, max_parallelism: int) -> Partitioner:
+    def partition(batch: pa.RecordBatch) -> Iterable[tuple[int, pa.RecordBatch]]:
+        lane, _ = key_lanes([batch.column(key) for key in keys])
+        owners = owner_of(key_groups(lane, max_parallelism), targets, max_parallelism)
+        if batch.num_rows == 1:
+            return ((int(owners[0]), batch),)
+        counts = np.bincount(owners, minlength=targets)
+        ordered = batch.take(pa.array(np.argsort(owners, kind="stable")))
+        return _slices(ordered, counts)
+
+    return partition
+
+
+def _slices(ordered: pa.RecordBatch, counts: np.ndarray) -> list[tuple[int, pa.RecordBatch]]:
+    pieces = []
+    start = 0
+    for target, count in enumerate(counts.tolist()):
+        if count:
+            pieces.append((target, ordered.slice(start, count)))
+            start += count
+    return pieces

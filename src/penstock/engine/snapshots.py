@@ -1,0 +1,163 @@
+"""From frozen subtasks to an acknowledgement: one file per worker and checkpoint, written off the loop.
+
+The subtasks of a worker freeze at different moments; when the last one has, all their state is written in one go. A
+checkpoint is complete only when every subtask has answered, so waiting for one's neighbours costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from penstock.engine.operators.base import Encoded, FrozenOperator
+from penstock.engine.subtask import Taken
+from penstock.ports.clock import Clock
+from penstock.ports.store import CheckpointStore
+from penstock.protocol.ids import AttemptId, CheckpointId, SlotId, SubtaskId
+from penstock.protocol.snapshot import OperatorSnapshot, Segment, SubtaskSnapshot, Timings
+from penstock.state.segments import read_blocks
+from penstock.wire import paths
+
+INLINE_BYTES_MAX = 16_384
+"""A worker's state that is smaller than this travels in the metadata instead of a file of its own."""
+
+
+@dataclass(frozen=True)
+class WriteWork:
+    """The asynchronous part of a worker's snapshot. Runs on another thread, on frozen data only."""
+
+    store: CheckpointStore | None
+    slot: SlotId
+    attempt: AttemptId
+    checkpoint: CheckpointId
+    taken: Sequence[Taken]
+    clock: Clock
+
+    def __call__(self) -> tuple[SubtaskSnapshot, ...]:
+        began_ms = self.clock.monotonic_ms()
+        if self.store is None:
+            release_all(self.taken)
+            return tuple(_without_state(taken) for taken in self.taken)
+        encoded = [_encode(taken) for taken in self.taken]
+        everything = [table for operators in encoded for _, tables in operators for table in tables]
+        total = sum(len(chunk) for table in everything for chunk in table.chunks)
+        file = ""
+        if total > INLINE_BYTES_MAX:
+            file = paths.worker_file(self.checkpoint, self.slot, self.attempt)
+            self.store.write(file, _chunks(everything))
+        places = _Places(file)
+        snapshots = [
+            _snapshot(taken, operators, places)
+            for taken, operators in zip(self.taken, encoded, strict=True)
+        ]
+        async_ms = self.clock.monotonic_ms() - began_ms
+        return tuple(
+            replace(s, timings=replace(s.timings, async_ms=async_ms)) for s in snapshots
+        )
+
+
+class _Places:
+    """Where each table comes to lie: one behind the other in the file, or each on its own inline."""
+
+    def __init__(self, file: str) -> None:
+        self._file = file
+        self._end = 0
+
+    def segment(self, table: Encoded) -> Segment:
+        size = sum(len(chunk) for chunk in table.chunks)
+        if not self._file:
+            whole = b"".join(bytes(chunk) for chunk in table.chunks)
+            return Segment(table.state, table.schema, table.blocks, inline=whole)
+        start, self._end = self._end, self._end + size
+        blocks = tuple(replace(block, offset=block.offset + start) for block in table.blocks)
+        return Segment(table.state, table.schema, blocks, file=self._file)
+
+
+def release_all(taken: Iterable[Taken]) -> None:
+    for entry in taken:
+        for frozen in entry.operators.values():
+            for table in frozen.tables:
+                table.release()
+
+
+def reader(
+    store: CheckpointStore | None,
+) -> Callable[[Segment, range], Iterable[pa.RecordBatch]]:
+    """Reads verified rows of a segment, only the blocks that a range of key groups needs."""
+
+    def read(segment: Segment, groups: range) -> Iterable[pa.RecordBatch]:
+        inline = segment.inline
+        if inline is not None:
+            return read_blocks(segment, groups, lambda at, size: inline[at : at + size])
+        if store is None:
+            raise ValueError(f"no store to read {segment.file} from")
+        name = paths.segment_file(segment.file)
+        return read_blocks(segment, groups, lambda at, size: store.read(name, at, size))
+
+    return read
+
+
+def _encode(taken: Taken) -> list[tuple[str, list[Encoded]]]:
+    return [
+        (name, [table.encode() for table in frozen.tables])
+        for name, frozen in taken.operators.items()
+    ]
+
+
+def _chunks(tables: Iterable[Encoded]) -> Iterable[memoryview]:
+    for table in tables:
+        yield from table.chunks
+
+
+def _snapshot(
+    taken: Taken, encoded: Iterable[tuple[str, list[Encoded]]], places: _Places
+) -> SubtaskSnapshot:
+    operators = {
+        name: _operator(taken.operators[name], tuple(places.segment(table) for table in tables))
+        for name, tables in encoded
+    }
+    return _subtask(taken, operators)
+
+
+def _without_state(taken: Taken) -> SubtaskSnapshot:
+    return _subtask(taken, {name: _operator(frozen, ()) for name, frozen in taken.operators.items()})
+
+
+def _operator(frozen: FrozenOperator, segments: tuple[Segment, ...]) -> OperatorSnapshot:
+    return OperatorSnapshot(segments, frozen.lanes, frozen.transactions)
+
+
+def _subtask(taken: Taken, operators: Mapping[str, OperatorSnapshot]) -> SubtaskSnapshot:
+    written = sum(s.bytes_total for op in operators.values() for s in op.segments)
+    timings = Timings(taken.alignment_ms, taken.sync_ms, 0.0, written)
+    return SubtaskSnapshot(taken.subtask, operators, taken.finished, timings)
+
+
+class Assembler:
+    """Collects the snapshots of a worker's subtasks until all have taken one."""
+
+    def __init__(self, subtasks: Iterable[SubtaskId]) -> None:
+        self._subtasks = frozenset(subtasks)
+        self._collected: dict[CheckpointId, dict[SubtaskId, Taken]] = {}
+
+    def add(self, taken: Taken) -> tuple[Taken, ...] | None:
+        """All snapshots of this checkpoint, in order of their subtasks, when this was the last one."""
+        collected = self._collected.setdefault(taken.checkpoint, {})
+        collected[taken.subtask] = taken
+        if collected.keys() != self._subtasks:
+            return None
+        del self._collected[taken.checkpoint]
+        return tuple(collected[subtask] for subtask in sorted(collected))
+
+    def forget(self, upto: CheckpointId | None = None, only: CheckpointId | None = None) -> None:
+        """Snapshots that will never be complete are let go."""
+        for checkpoint in sorted(self._collected):
+            if checkpoint == only or (upto is not None and checkpoint <= upto):
+                release_all(self._collected.pop(checkpoint).values())
+
+    def close(self) -> None:
+        for collected in self._collected.values():
+            release_all(collected.values())
+        self._collected.clear()

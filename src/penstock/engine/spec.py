@@ -1,0 +1,32 @@
+"""What a job is, as it is shipped to the workers and used by the job manager."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from penstock.plan.physical import PhysicalPlan
+from penstock.ports.store import CheckpointStore
+
+
+class Mode(StrEnum):
+    EXACTLY_ONCE = "exactly_once"
+    AT_LEAST_ONCE = "at_least_once"
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """`open_store` opens the job's own directory; None when the job takes no durable checkpoints. `open_origin`
+    opens another job's directory, to restore from it."""
+
+    job: str
+    plan: PhysicalPlan
+    mode: Mode = Mode.EXACTLY_ONCE
+    buffer_timeout_ms: float = 10.0
+    open_store: Callable[[], CheckpointStore] | None = None
+    open_origin: Callable[[str], CheckpointStore] | None = None
+
+    @property
+    def durable(self) -> bool:
+        return self.open_store is not None

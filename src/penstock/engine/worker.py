@@ -1,0 +1,219 @@
+"""The worker: one process, one loop, one slot. It outlives attempts.
+
+The loop takes control messages, lets the present attempt work, and sleeps when nothing can move. It decides nothing:
+what it is told to deploy it deploys, what it is told to drop it throws away.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+
+from penstock.engine.attempt import Attempt
+from penstock.engine.journal import Journal
+from penstock.engine.spec import JobSpec
+from penstock.errors import CheckpointCorrupt, PlanError
+from penstock.ports.background import Background
+from penstock.ports.clock import Clock
+from penstock.ports.control import Driver, DriverLost, Host
+from penstock.ports.store import CheckpointStore
+from penstock.protocol.ids import AttemptId
+from penstock.protocol.messages import (
+    Abort,
+    Deploy,
+    Drop,
+    Dropped,
+    Failed,
+    Leave,
+    Notify,
+    Ready,
+    Start,
+    Sync,
+    ToWorker,
+    Trigger,
+)
+
+IDLE_MS = 100.0
+"""The longest sleep: nothing is lost if a wake-up is."""
+
+
+class Worker:
+    """`load` gives the job, with operators that no earlier attempt has used."""
+
+    def __init__(
+        self,
+        load: Callable[[], JobSpec],
+        driver: Driver,
+        host: Host,
+        clock: Clock,
+        background: Background,
+    ) -> None:
+        self._load = load
+        self._driver = driver
+        self._host = host
+        self._clock = clock
+        self._background = background
+        self._journal = Journal()
+        self._newest = AttemptId(0)
+        self._ready: Ready | None = None
+        self.attempt: Attempt | None = None
+        self.leaving = False
+
+    def run(self) -> None:
+        """Until told to leave, or until there is no driver any more."""
+        try:
+            while not self.leaving:
+                if not self.step():
+                    self._sleep()
+        except DriverLost:
+            self._note("the driver is gone")
+        finally:
+            self.close()
+
+    def step(self) -> bool:
+        """One round of the loop; False when nothing could move."""
+        progressed = self._background.poll()
+        for message in self._driver.receive():
+            self._guarded(lambda message=message: self._handle(message))  # type: ignore[misc]
+            progressed = True
+        attempt = self.attempt
+        if attempt is not None and attempt.running:
+            progressed |= bool(self._guarded(attempt.step))
+        return progressed
+
+    def close(self) -> None:
+        self._drop_attempt()
+
+    def _sleep(self) -> None:
+        attempt = self.attempt
+        timeout_ms = IDLE_MS
+        if attempt is None or not attempt.running:
+            self._host.wait(timeout_ms, reading=(), waiting_for_room=())
+            return
+        wake_ms = attempt.wake_ms()
+        if wake_ms is not None:
+            timeout_ms = min(timeout_ms, max(0.0, wake_ms - self._clock.monotonic_ms()))
+        self._host.wait(
+            timeout_ms, reading=attempt.reading(), waiting_for_room=attempt.wanting_room()
+        )
+
+    # ---- control messages
+
+    def _handle(self, message: ToWorker) -> None:
+        match message:
+            case Leave():
+                self.leaving = True
+            case Deploy():
+                self._on_deploy(message)
+            case Drop(attempt):
+                self._on_drop(attempt)
+            case Start(attempt, endpoints):
+                if (mine := self._mine(attempt)) is not None and not mine.running:
+                    mine.start(endpoints)
+                    self._note(f"attempt {attempt} runs")
+            case Trigger(attempt, checkpoint, kind):
+                if (mine := self._mine(attempt)) is not None:
+                    self._note(f"trigger {checkpoint} {kind}")
+                    mine.trigger(checkpoint, kind)
+            case Abort(attempt, checkpoint):
+                if (mine := self._mine(attempt)) is not None:
+                    self._note(f"abort {checkpoint}")
+                    mine.abort(checkpoint)
+            case Notify(attempt, checkpoint):
+                if (mine := self._mine(attempt)) is not None:
+                    self._note(f"complete {checkpoint}")
+                    mine.completed(checkpoint)
+            case Sync(attempt):
+                if (mine := self._mine(attempt)) is not None and mine.running:
+                    mine.sync(message)
+                    self._driver.send(mine.status())
+
+    def _on_deploy(self, message: Deploy) -> None:
+        if message.attempt < self._newest:
+            return
+        if message.attempt == self._newest:
+            if self._ready is not None:
+                self._driver.send(self._ready)
+            return
+        self._drop_attempt()
+        self._newest = message.attempt
+        self._note(f"deploy attempt {message.attempt} in slot {message.slot}")
+        spec = self._load()
+        store = spec.open_store() if spec.open_store is not None else None
+        self.attempt = Attempt(
+            spec,
+            message,
+            self._host.network(message.attempt),
+            (store, _origin(spec, message.origin, store)),
+            self._clock,
+            self._background,
+            self._driver.send,
+        )
+        endpoints = self.attempt.prepare()
+        self._ready = Ready(message.attempt, message.slot, endpoints)
+        self._driver.send(self._ready)
+
+    def _on_drop(self, attempt: AttemptId) -> None:
+        if self.attempt is not None and self.attempt.id <= attempt:
+            self._drop_attempt()
+        self._newest = max(self._newest, attempt)
+        self._note(f"dropped attempt {attempt}")
+        self._driver.send(Dropped(attempt))
+
+    def _drop_attempt(self) -> None:
+        attempt, self.attempt, self._ready = self.attempt, None, None
+        if attempt is not None:
+            attempt.close()
+
+    def _mine(self, attempt: AttemptId) -> Attempt | None:
+        """The present attempt, if the message is about that one."""
+        if self.attempt is not None and self.attempt.id == attempt:
+            return self.attempt
+        return None
+
+    # ---- failures
+
+    def _guarded(self, work: Callable[[], bool | None]) -> bool | None:
+        """Runs a piece of the attempt; whatever goes wrong in it ends the attempt, not the worker."""
+        try:
+            return work()
+        except DriverLost:
+            raise
+        except Exception as error:
+            self._fail(error)
+            return True
+
+    def _fail(self, error: Exception) -> None:
+        attempt = self.attempt
+        if attempt is None:
+            where, position = "", ""
+        else:
+            where, position = attempt.current_operator, attempt.current_position
+        message = str(error) + (f" (at {position})" if position else "")
+        self._note(f"failed: {type(error).__name__}: {error}")
+        failed = Failed(
+            self._newest,
+            type(error).__name__,
+            message,
+            operator=where,
+            traceback="".join(traceback.format_exception(error)),
+            journal=self._journal.last(),
+            fatal=isinstance(error, PlanError),
+        )
+        self._drop_attempt()
+        self._driver.send(failed)
+
+    def _note(self, line: str) -> None:
+        self._journal.note(self._clock.monotonic_ms(), line)
+
+
+def _origin(
+    spec: JobSpec, origin: str, own: CheckpointStore | None
+) -> CheckpointStore | None:
+    if not origin:
+        return own
+    if spec.open_origin is None:
+        raise CheckpointCorrupt(f"this job cannot read checkpoints from {origin}")
+    return spec.open_origin(origin)
+
+

@@ -1,0 +1,501 @@
+"""The life of a job: workers come and go, attempts are deployed and fail, until the job ends.
+
+Theory of operation. A job needs one worker per slot. Workers outlive attempts: when an attempt fails, for whatever
+reason, every worker drops it, lost workers are replaced, and the next attempt is deployed to whoever is there.
+
+    Gathering -> Claiming -> Deploying -> Running -> Ending -> Ended
+        ^------------+-----------+-----------+   (failure)
+
+*Gathering* waits for three things: a clean worker for every slot, old attempts dropped everywhere, and the delay that
+the restart strategy asks for. *Claiming* takes the next attempt number and finds what to restore: storage decides.
+Nothing runs before every worker of the plan has said Ready.
+
+The machine is told what happened and says what to do. It reads no clock and sends nothing itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TypeAlias
+
+from penstock.protocol import restart
+from penstock.protocol.ids import AttemptId, CheckpointId, SlotId, WorkerId
+from penstock.protocol.messages import SnapshotKind
+
+DROP_PATIENCE_MS = 1_500
+"""How long a worker may take to drop an attempt; its own watchdog ends it earlier."""
+REJOIN_PATIENCE_MS = 5_000
+"""How long Spark's own retry may take to bring a lost worker back before a new one is launched."""
+LEAVE_PATIENCE_MS = 2_000
+LAUNCH_FAILURES_MAX = 10
+
+
+class Outcome(StrEnum):
+    FINISHED = "finished"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class LifecycleConfig:
+    slots: int
+    spare_workers: int = 0
+    strategy: restart.Strategy = restart.Exponential()
+    slot_timeout_ms: int = 30_000
+
+
+# ---- phases
+
+
+@dataclass(frozen=True, slots=True)
+class Gathering:
+    since_ms: float
+    not_before_ms: float
+    drop_until_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Claiming:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Deploying:
+    attempt: AttemptId
+    restored: CheckpointId
+    kind: SnapshotKind | None
+    owed: frozenset[WorkerId]
+    endpoints: Mapping[int, Mapping[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    attempt: AttemptId
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    outcome: Outcome
+    reason: str
+    until_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    outcome: Outcome
+    reason: str
+
+
+Phase: TypeAlias = Gathering | Claiming | Deploying | Running | Ending | Ended
+
+# ---- what the machine asks for
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchWorker:
+    launch: int
+
+
+@dataclass(frozen=True, slots=True)
+class CancelLaunch:
+    launch: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimAttempt:
+    """Take the next attempt number, find and record the restore point; then say claimed or claim_failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendDeploy:
+    worker: WorkerId
+    slot: SlotId
+    attempt: AttemptId
+
+
+@dataclass(frozen=True, slots=True)
+class SendStart:
+    worker: WorkerId
+    attempt: AttemptId
+    endpoints: Mapping[int, Mapping[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class SendDrop:
+    worker: WorkerId
+    attempt: AttemptId
+
+
+@dataclass(frozen=True, slots=True)
+class SendLeave:
+    worker: WorkerId
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptRuns:
+    """Every subtask runs."""
+
+    attempt: AttemptId
+    restored: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptOver:
+    """Fenced: nothing of this attempt counts any more."""
+
+    attempt: AttemptId
+
+
+@dataclass(frozen=True, slots=True)
+class RequestStop:
+    """Ask the coordinator for the last snapshot of a job that a person stops."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobEnded:
+    outcome: Outcome
+    reason: str
+
+
+Action: TypeAlias = (
+    LaunchWorker
+    | CancelLaunch
+    | ClaimAttempt
+    | SendDeploy
+    | SendStart
+    | SendDrop
+    | SendLeave
+    | AttemptRuns
+    | AttemptOver
+    | RequestStop
+    | JobEnded
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A registered worker. `attempt` is what it was last told to run and has not dropped."""
+
+    launch: int
+    slot: SlotId | None = None
+    attempt: AttemptId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A Spark job that is to bring a worker. `waiting_since_ms` is None while its worker is registered."""
+
+    waiting_since_ms: float | None
+    was_here: bool = False
+
+
+class JobMachine:
+    def __init__(self, config: LifecycleConfig) -> None:
+        self.config = config
+        self.phase: Phase = Gathering(0.0, 0.0, 0.0)
+        self.members: dict[WorkerId, Member] = {}
+        self.launches: dict[int, Launch] = {}
+        self.failures_ms: list[float] = []
+        self.stop_wanted = False
+        self.attempts = 0
+        self._next_launch = 0
+        self._launch_failures = 0
+        self._relaunch_ms: list[float] = []
+
+    # ---- beginning and ending
+
+    def begin(self, now_ms: float) -> list[Action]:
+        self.phase = Gathering(now_ms, now_ms, now_ms)
+        count = self.config.slots + self.config.spare_workers
+        return [self._launch(now_ms) for _ in range(count)]
+
+    def cancel(self, now_ms: float) -> list[Action]:
+        return self._end(Outcome.CANCELLED, "cancelled by the user", now_ms)
+
+    def stop(self, now_ms: float) -> list[Action]:
+        """Stops behind a last snapshot; one that is not running yet stops as soon as it is."""
+        if self.stop_wanted or isinstance(self.phase, Ending | Ended):
+            return []
+        self.stop_wanted = True
+        return [RequestStop()] if isinstance(self.phase, Running) else []
+
+    def completed(self, attempt: AttemptId, outcome: Outcome, now_ms: float) -> list[Action]:
+        """The last snapshot is committed everywhere."""
+        match self.phase:
+            case Running(current) | Deploying(current) if current == attempt:
+                return self._end(outcome, "", now_ms)
+            case _:
+                return []
+
+    def fail_for_good(self, reason: str, now_ms: float) -> list[Action]:
+        return self._end(Outcome.FAILED, reason, now_ms)
+
+    # ---- workers
+
+    def joined(self, worker: WorkerId, launch: int, now_ms: float) -> list[Action]:
+        if isinstance(self.phase, Ending | Ended):
+            return [SendLeave(worker)]
+        if launch not in self.launches:
+            return [SendLeave(worker), CancelLaunch(launch)]
+        self.launches[launch] = Launch(None, was_here=True)
+        self.members[worker] = Member(launch)
+        self._launch_failures = 0
+        return self._advance(now_ms)
+
+    def left(self, worker: WorkerId, reason: str, now_ms: float) -> list[Action]:
+        member = self.members.pop(worker, None)
+        if member is None:
+            return []
+        if member.launch in self.launches:
+            self.launches[member.launch] = Launch(now_ms, was_here=True)
+        if self._works_in_present_attempt(member):
+            return self.attempt_failed(self._present_attempt(), f"worker lost: {reason}", now_ms)
+        return self._advance(now_ms)
+
+    def launch_ended(self, launch: int, reason: str, fatal: bool, now_ms: float) -> list[Action]:
+        known = self.launches.pop(launch, None)
+        if known is None or isinstance(self.phase, Ending | Ended):
+            return []
+        if fatal:
+            return self.fail_for_good(reason, now_ms)
+        if known.was_here:
+            return [self._launch(now_ms), *self._advance(now_ms)]
+        self._launch_failures += 1
+        if self._launch_failures > LAUNCH_FAILURES_MAX:
+            return self.fail_for_good(
+                f"no worker could be started, {self._launch_failures} times in a row: {reason}", now_ms
+            )
+        self._relaunch_ms.append(now_ms + 100 * 2**self._launch_failures)
+        return self._advance(now_ms)
+
+    def dropped(self, worker: WorkerId, attempt: AttemptId, now_ms: float) -> list[Action]:
+        member = self.members.get(worker)
+        if member is not None and member.attempt is not None and member.attempt <= attempt:
+            self.members[worker] = replace(member, attempt=None)
+        return self._advance(now_ms)
+
+    def ready(
+        self, worker: WorkerId, attempt: AttemptId, endpoints: Mapping[str, str], now_ms: float
+    ) -> list[Action]:
+        match self.phase:
+            case Deploying(current) if current == attempt and worker in self.phase.owed:
+                slot = self.members[worker].slot
+                known = {**self.phase.endpoints, **({} if slot is None else {slot: endpoints})}
+                self.phase = replace(
+                    self.phase, owed=self.phase.owed - {worker}, endpoints=known
+                )
+                return self._advance(now_ms)
+            case _:
+                return []
+
+    # ---- attempts
+
+    def claimed(
+        self,
+        attempt: AttemptId,
+        restored: CheckpointId,
+        kind: SnapshotKind | None,
+        now_ms: float,
+    ) -> list[Action]:
+        if not isinstance(self.phase, Claiming):
+            return []
+        crew = self._crew()
+        if crew is None:
+            self.phase = Gathering(now_ms, now_ms, now_ms)
+            return self._advance(now_ms)
+        self.attempts += 1
+        for worker, slot in crew.items():
+            self.members[worker] = replace(self.members[worker], slot=slot, attempt=attempt)
+        self.phase = Deploying(attempt, restored, kind, frozenset(crew), {})
+        return [SendDeploy(worker, slot, attempt) for worker, slot in crew.items()]
+
+    def claim_failed(self, reason: str, fatal: bool, now_ms: float) -> list[Action]:
+        if not isinstance(self.phase, Claiming):
+            return []
+        if fatal:
+            return self.fail_for_good(reason, now_ms)
+        return self._failed(reason, now_ms)
+
+    def attempt_failed(self, attempt: AttemptId | None, reason: str, now_ms: float) -> list[Action]:
+        """Two failures of one attempt are one: the second finds another phase or attempt."""
+        if attempt is None or attempt != self._present_attempt():
+            return []
+        return self._failed(reason, now_ms)
+
+    def _failed(self, reason: str, now_ms: float) -> list[Action]:
+        attempt = self._present_attempt()
+        over: list[Action] = [] if attempt is None else [AttemptOver(attempt)]
+        self.failures_ms.append(now_ms)
+        match restart.decide(self.config.strategy, self.failures_ms):
+            case restart.GiveUp(why):
+                return over + self._end(Outcome.FAILED, f"{reason} ({why})", now_ms)
+            case restart.RestartAfter(delay_ms):
+                self.phase = Gathering(now_ms, now_ms + delay_ms, now_ms + DROP_PATIENCE_MS)
+                return over + self._drops() + self._advance(now_ms)
+
+    # ---- time
+
+    def tick(self, now_ms: float) -> list[Action]:
+        actions: list[Action] = []
+        if isinstance(self.phase, Ending):
+            return self._finish_ending(now_ms)
+        if isinstance(self.phase, Ended):
+            return []
+        for launch, state in sorted(self.launches.items()):
+            since = state.waiting_since_ms
+            if state.was_here and since is not None and now_ms >= since + REJOIN_PATIENCE_MS:
+                del self.launches[launch]
+                actions += [CancelLaunch(launch), self._launch(now_ms)]
+        due = [at for at in self._relaunch_ms if at <= now_ms]
+        self._relaunch_ms = [at for at in self._relaunch_ms if at > now_ms]
+        actions += [self._launch(now_ms) for _ in due]
+        return actions + self._advance(now_ms)
+
+    def wake_ms(self) -> float | None:
+        times = list(self._relaunch_ms)
+        times += [
+            state.waiting_since_ms + REJOIN_PATIENCE_MS
+            for state in self.launches.values()
+            if state.was_here and state.waiting_since_ms is not None
+        ]
+        match self.phase:
+            case Gathering(since, not_before, drop_until):
+                times += [t for t in (not_before, drop_until) if t > since]
+                times.append(since + self.config.slot_timeout_ms)
+            case Ending(until_ms=until):
+                times.append(until)
+            case _:
+                pass
+        return min(times, default=None)
+
+    def repeat(self) -> list[Action]:
+        """What someone still owes an answer to, said again: nothing relies on one message arriving."""
+        match self.phase:
+            case Gathering():
+                return self._drops()
+            case Deploying(attempt, _, _, owed, _):
+                members = self.members
+                return [
+                    SendDeploy(worker, slot, attempt)
+                    for worker in sorted(owed)
+                    if worker in members and (slot := members[worker].slot) is not None
+                ]
+            case Running(attempt):
+                return [
+                    SendDrop(worker, member.attempt)
+                    for worker, member in sorted(self.members.items())
+                    if member.attempt is not None and member.attempt != attempt
+                ]
+            case Ending():
+                return [SendLeave(worker) for worker in sorted(self.members)]
+            case _:
+                return []
+
+    # ---- inside
+
+    def _advance(self, now_ms: float) -> list[Action]:
+        match self.phase:
+            case Gathering():
+                return self._try_claim(self.phase, now_ms)
+            case Deploying(attempt, restored, kind, owed, endpoints) if not owed:
+                return self._all_ready(attempt, restored, kind, endpoints, now_ms)
+            case Ending():
+                return self._finish_ending(now_ms)
+            case _:
+                return []
+
+    def _try_claim(self, phase: Gathering, now_ms: float) -> list[Action]:
+        if self._crew() is None:
+            if now_ms >= phase.since_ms + self.config.slot_timeout_ms:
+                return self.fail_for_good(self._too_few(), now_ms)
+            return []
+        dropping = any(member.attempt is not None for member in self.members.values())
+        if now_ms < phase.not_before_ms or (dropping and now_ms < phase.drop_until_ms):
+            return []
+        self.phase = Claiming()
+        return [ClaimAttempt()]
+
+    def _all_ready(
+        self,
+        attempt: AttemptId,
+        restored: CheckpointId,
+        kind: SnapshotKind | None,
+        endpoints: Mapping[int, Mapping[str, str]],
+        now_ms: float,
+    ) -> list[Action]:
+        """What was restored may be a job's end already: then its commits were repeated, and that is all."""
+        if kind is SnapshotKind.FINAL:
+            return self._end(Outcome.FINISHED, "", now_ms)
+        if kind is SnapshotKind.STOP and self.stop_wanted:
+            return self._end(Outcome.STOPPED, "", now_ms)
+        self.phase = Running(attempt)
+        crew = [w for w, member in sorted(self.members.items()) if member.attempt == attempt]
+        actions: list[Action] = [SendStart(worker, attempt, endpoints) for worker in crew]
+        actions.append(AttemptRuns(attempt, restored))
+        if self.stop_wanted:
+            actions.append(RequestStop())
+        return actions
+
+    def _crew(self) -> dict[WorkerId, SlotId] | None:
+        """A clean worker for every slot, each in the slot it had; None when there are too few."""
+        clean = {w: m for w, m in sorted(self.members.items()) if m.attempt is None}
+        crew: dict[WorkerId, SlotId] = {}
+        free = {SlotId(i) for i in range(self.config.slots)}
+        for worker, member in clean.items():
+            if member.slot in free and member.slot is not None:
+                crew[worker] = member.slot
+                free.discard(member.slot)
+        idle = [worker for worker in clean if worker not in crew]
+        if len(idle) < len(free):
+            return None
+        crew.update(zip(idle, sorted(free), strict=False))
+        return crew
+
+    def _present_attempt(self) -> AttemptId | None:
+        match self.phase:
+            case Running(attempt) | Deploying(attempt):
+                return attempt
+            case _:
+                return None
+
+    def _works_in_present_attempt(self, member: Member) -> bool:
+        return member.attempt is not None and member.attempt == self._present_attempt()
+
+    def _drops(self) -> list[Action]:
+        return [
+            SendDrop(worker, member.attempt)
+            for worker, member in sorted(self.members.items())
+            if member.attempt is not None
+        ]
+
+    def _launch(self, now_ms: float) -> LaunchWorker:
+        launch = self._next_launch
+        self._next_launch += 1
+        self.launches[launch] = Launch(now_ms)
+        return LaunchWorker(launch)
+
+    def _too_few(self) -> str:
+        return (
+            f"the job needs {self.config.slots} workers (one free core each) and only "
+            f"{len(self.members)} registered within {self.config.slot_timeout_ms / 1000:g} s"
+        )
+
+    def _end(self, outcome: Outcome, reason: str, now_ms: float) -> list[Action]:
+        if isinstance(self.phase, Ending | Ended):
+            return []
+        attempt = self._present_attempt()
+        over: list[Action] = [] if attempt is None else [AttemptOver(attempt)]
+        self.phase = Ending(outcome, reason, now_ms + LEAVE_PATIENCE_MS)
+        leaves: list[Action] = [SendLeave(worker) for worker in sorted(self.members)]
+        return over + leaves + self._finish_ending(now_ms)
+
+    def _finish_ending(self, now_ms: float) -> list[Action]:
+        phase = self.phase
+        if not isinstance(phase, Ending) or (self.members and now_ms < phase.until_ms):
+            return []
+        self.phase = Ended(phase.outcome, phase.reason)
+        cancels: list[Action] = [CancelLaunch(launch) for launch in sorted(self.launches)]
+        return [*cancels, JobEnded(phase.outcome, phase.reason)]

@@ -1,0 +1,122 @@
+"""From what lies in storage to what to do: a pure function.
+
+A checkpoint exists if its metadata does. It is *void* when a later attempt recorded that it restored an older one:
+that attempt aborted what the checkpoint had pre-committed. It is *damaged* when its metadata, or a file it names,
+cannot be read. Falling back below a completed checkpoint would show the rows that its sinks have committed a second
+time, so that is allowed only where no sink minds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from penstock.protocol.ids import NO_CHECKPOINT, AttemptId, CheckpointId
+from penstock.protocol.messages import SnapshotKind
+
+IDS_RESERVED = 100
+"""How many ids an attempt, and every completed checkpoint, reserves ahead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """An attempt in the job's directory. `restored` is None when it never came to record one."""
+
+    attempt: AttemptId
+    restored: CheckpointId | None
+    ids_until: CheckpointId = NO_CHECKPOINT
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A checkpoint whose metadata can be read."""
+
+    checkpoint: CheckpointId
+    attempt: AttemptId
+    kind: SnapshotKind
+    ids_until: CheckpointId = NO_CHECKPOINT
+
+
+@dataclass(frozen=True, slots=True)
+class Damaged:
+    """A checkpoint that was completed and cannot be read."""
+
+    checkpoint: CheckpointId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    claims: tuple[Claim, ...]
+    found: tuple[Found, ...]
+    damaged: tuple[Damaged, ...]
+    newest_seen: CheckpointId
+    """The highest id that any file name mentions."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartFresh:
+    first_id: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreFrom:
+    checkpoint: CheckpointId
+    kind: SnapshotKind
+    first_id: CheckpointId
+    skipped: tuple[Damaged, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    reason: str
+
+
+Decision: TypeAlias = StartFresh | RestoreFrom | Refuse
+
+
+def decide(facts: Facts, *, may_fall_back: bool) -> Decision:
+    """`may_fall_back`: no sink of the job would show rows twice."""
+    first_id = first_free_id(facts)
+    usable = sorted((f for f in facts.found if not is_void(f, facts.claims)), key=_by_id)
+    newest = usable[-1].checkpoint if usable else NO_CHECKPOINT
+    skipped = tuple(d for d in facts.damaged if d.checkpoint > newest)
+    if skipped and not may_fall_back:
+        return Refuse(_refusal(skipped, newest))
+    if not usable:
+        return StartFresh(first_id)
+    return RestoreFrom(usable[-1].checkpoint, usable[-1].kind, first_id, skipped)
+
+
+def is_void(found: Found, claims: Sequence[Claim]) -> bool:
+    return any(
+        claim.attempt > found.attempt
+        and claim.restored is not None
+        and claim.restored < found.checkpoint
+        for claim in claims
+    )
+
+
+def first_free_id(facts: Facts) -> CheckpointId:
+    reserved = [claim.ids_until for claim in facts.claims]
+    reserved += [found.ids_until for found in facts.found]
+    return CheckpointId(max([facts.newest_seen + 1, *reserved]))
+
+
+def next_attempt(claims: Sequence[Claim]) -> AttemptId:
+    return AttemptId(max((claim.attempt for claim in claims), default=0) + 1)
+
+
+def _by_id(found: Found) -> CheckpointId:
+    return found.checkpoint
+
+
+def _refusal(skipped: Sequence[Damaged], newest: CheckpointId) -> str:
+    broken = "; ".join(f"checkpoint {d.checkpoint}: {d.reason}" for d in skipped)
+    older = f"checkpoint {newest} is readable, but" if newest else "no older one is readable, and"
+    return (
+        f"The newest checkpoint cannot be used ({broken}). {older} going back would write rows again that "
+        "the sinks have already committed. Repair or put back the damaged files, or start with "
+        'restore="<path of a checkpoint>" or restore="fresh" if repeated rows are acceptable.'
+    )
