@@ -30,7 +30,7 @@ T = TypeVar("T")
 Names = list[str]
 Entries = list[os.DirEntry[str]]
 
-_TRIES = 8
+_TRIES = 100
 """A folder may be pruned by `delete` between making it and writing to it; so often it is made again."""
 
 _HINTS = {
