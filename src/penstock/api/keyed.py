@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,7 +15,8 @@ from penstock.engine.operators.process import Process, check_function
 from penstock.errors import ConfigError, PlanError, SchemaError
 from penstock.plan.expressions import Column, Expression, refuse_spark_column
 from penstock.plan.graph import Hash
-from penstock.plan.schema import require_columns, type_ddl
+from penstock.plan.keyhash import check_key_types
+from penstock.plan.schema import require_columns
 from penstock.state.aggregates import Aggregate, result_field
 
 
@@ -41,8 +43,9 @@ class KeyedStream:
                 f'{label}: give at least one aggregate, as in agg(total=pen.sum("amount"))'
             )
         fields = [self.schema.field(key) for key in self._keys]
-        fields += [self._result(label, name, each) for name, each in aggregates.items()]
-        create = partial(RunningAggregate, self._keys, dict(aggregates))
+        wanted = {name: _aggregate(label, name, each) for name, each in aggregates.items()}
+        fields += [self._result(label, name, each) for name, each in wanted.items()]
+        create = partial(RunningAggregate, self._keys, wanted)
         return self._then("agg", create, pa.schema(fields))
 
     def process(self, function: Any, schema: str | pa.Schema) -> Stream:
@@ -56,13 +59,7 @@ class KeyedStream:
     def __repr__(self) -> str:
         return f"KeyedStream[by {', '.join(self._keys)}]"
 
-    def _result(self, label: str, name: str, aggregate: object) -> pa.Field:
-        refuse_spark_column(aggregate, label)
-        if not isinstance(aggregate, Aggregate):
-            raise ConfigError(
-                f"{label}: {name}={aggregate!r} is no aggregate; use pen.count(), pen.sum(column),"
-                " pen.min, pen.max, pen.avg, pen.first or pen.last"
-            )
+    def _result(self, label: str, name: str, aggregate: Aggregate) -> pa.Field:
         if name in self._keys:
             raise SchemaError(
                 f"{label}: {name!r} is a key column already; name the result otherwise"
@@ -76,21 +73,37 @@ class KeyedStream:
         return Stream(Step(kind, create, ((self._step, Hash(self._keys)),), schema))
 
 
+def _aggregate(label: str, name: str, given: object) -> Aggregate:
+    """An aggregate over a column by its name; `pen.sum(pen.col("x"))` means `pen.sum("x")`."""
+    refuse_spark_column(given, label)
+    if not isinstance(given, Aggregate):
+        raise ConfigError(
+            f"{label}: {name}={given!r} is no aggregate; use pen.count(), pen.sum(column), pen.min,"
+            " pen.max, pen.avg, pen.first or pen.last"
+        )
+    if given.column is None or isinstance(given.column, str):
+        return given
+    return replace(given, column=_column_name(given.column, f"{label}, {name}"))
+
+
 def checked_keys(keys: tuple[object, ...], schema: pa.Schema, step: Step) -> tuple[str, ...]:
     """Column names that can be keys."""
     label = f"key_by behind {step.label}"
     if not keys:
         raise PlanError(f"{label}: give at least one column; they are: {', '.join(schema.names)}")
-    names = tuple(_key_name(key, label) for key in keys)
+    names = tuple(_column_name(key, label) for key in keys)
     require_columns(names, schema, label)
     for name in names:
         if names.count(name) > 1:
             raise SchemaError(f"{label}: column {name!r} is given twice")
-        _check_key_type(name, schema.field(name).type, label)
+    try:
+        check_key_types(schema, names)
+    except SchemaError as error:
+        raise SchemaError(f"{label}: {error}") from error
     return names
 
 
-def _key_name(key: object, label: str) -> str:
+def _column_name(key: object, label: str) -> str:
     refuse_spark_column(key, label)
     if isinstance(key, Column):
         return key.column
@@ -99,26 +112,3 @@ def _key_name(key: object, label: str) -> str:
     if not isinstance(key, str):
         raise ConfigError(f"{label}: {key!r} ({type(key).__name__}) is no column name")
     return key
-
-
-_KEY_TYPES = (
-    pa.types.is_integer,
-    pa.types.is_boolean,
-    pa.types.is_string,
-    pa.types.is_large_string,
-    pa.types.is_binary,
-    pa.types.is_date,
-    pa.types.is_timestamp,
-    pa.types.is_decimal128,
-)
-
-
-def _check_key_type(name: str, kind: pa.DataType, label: str) -> None:
-    if any(fits(kind) for fits in _KEY_TYPES):
-        return
-    hint = " (equality of fractions is fragile: cast it to DECIMAL or BIGINT)"
-    raise SchemaError(
-        f"{label}: column {name!r} is {type_ddl(kind)}, which cannot be a key"
-        f"{hint if pa.types.is_floating(kind) else ''}; integers, text, binary, booleans, dates,"
-        " timestamps and decimals can"
-    )

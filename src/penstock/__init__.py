@@ -1,0 +1,110 @@
+"""Penstock: asynchronous barrier snapshots for PySpark. `import penstock as pen`."""
+
+from penstock.api.config import (
+    CheckpointConfig,
+    ExponentialDelay,
+    FailureRate,
+    FixedDelay,
+    NoRestart,
+)
+from penstock.api.job import Job
+from penstock.api.keyed import KeyedStream
+from penstock.api.pipeline import Pipeline
+from penstock.api.records import CheckpointInfo, ExceptionInfo, SubtaskInfo
+from penstock.api.stream import Stream, from_rows, from_source
+from penstock.connectors.base import (
+    END,
+    EndOfInput,
+    Sink,
+    SinkCommitter,
+    SinkContext,
+    SinkWriter,
+    Source,
+    SourceContext,
+    SourceReader,
+    Wait,
+)
+from penstock.connectors.sinks.blackhole import BlackholeSink
+from penstock.connectors.sinks.collect import CollectSink
+from penstock.connectors.sinks.files import FileSink
+from penstock.connectors.sources.files import FileSource
+from penstock.connectors.sources.generator import GeneratorSource
+from penstock.engine.operators.row import Row
+from penstock.errors import (
+    CheckpointCorrupt,
+    CommitError,
+    ConfigError,
+    DataError,
+    InvariantBroken,
+    JobFailed,
+    JobFenced,
+    LaunchError,
+    PenstockError,
+    PlanError,
+    SchemaError,
+    StorageError,
+    UserCodeError,
+)
+from penstock.plan.expressions import Expression, coalesce, col, lit, when
+from penstock.state.aggregates import Aggregate, avg, count, first, last, max, min, sum  # noqa: A004
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "END",
+    "Aggregate",
+    "BlackholeSink",
+    "CheckpointConfig",
+    "CheckpointCorrupt",
+    "CheckpointInfo",
+    "CollectSink",
+    "CommitError",
+    "ConfigError",
+    "DataError",
+    "EndOfInput",
+    "ExceptionInfo",
+    "ExponentialDelay",
+    "Expression",
+    "FailureRate",
+    "FileSink",
+    "FileSource",
+    "FixedDelay",
+    "GeneratorSource",
+    "InvariantBroken",
+    "Job",
+    "JobFailed",
+    "JobFenced",
+    "KeyedStream",
+    "LaunchError",
+    "NoRestart",
+    "PenstockError",
+    "Pipeline",
+    "PlanError",
+    "Row",
+    "SchemaError",
+    "Sink",
+    "SinkCommitter",
+    "SinkContext",
+    "SinkWriter",
+    "Source",
+    "SourceContext",
+    "SourceReader",
+    "StorageError",
+    "Stream",
+    "SubtaskInfo",
+    "UserCodeError",
+    "Wait",
+    "avg",
+    "coalesce",
+    "col",
+    "count",
+    "first",
+    "from_rows",
+    "from_source",
+    "last",
+    "lit",
+    "max",
+    "min",
+    "sum",
+    "when",
+]
