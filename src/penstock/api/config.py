@@ -90,8 +90,7 @@ class ExponentialDelay:
     reset_after: Duration = "1 minute"
 
     def __post_init__(self) -> None:
-        if not self.multiplier >= 1:
-            raise ConfigError(f"ExponentialDelay.multiplier: {self.multiplier!r} is less than 1")
+        at_least_one(self.multiplier, "ExponentialDelay.multiplier")
         made = self.strategy()
         if made.max_ms < made.initial_ms:
             raise ConfigError(
@@ -186,6 +185,11 @@ def whole_number(value: object, what: str, least: int, most: int) -> int:
     if not least <= value <= most:
         raise ConfigError(f"{what}: {value} is out of range; it must be between {least} and {most}")
     return value
+
+
+def at_least_one(value: object, what: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 1:
+        raise ConfigError(f"{what}: {value!r} is not a number of at least 1")
 
 
 def one_of(value: object, choices: tuple[str, ...], what: str) -> None:
