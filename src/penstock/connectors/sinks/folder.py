@@ -63,11 +63,15 @@ class LocalFolder:
 
     def create(self, name: str) -> Any:
         path = self._root / name
-        for _ in range(_OPEN_TRIES):
-            self._make_folder(path.parent)
-            with suppress(FileNotFoundError):  # another subtask has just removed the empty folder
+        for tries_left in reversed(range(_OPEN_TRIES)):
+            try:
+                self._make_folder(path.parent)
                 return pa.OSFile(str(path), "wb")
-        raise FileNotFoundError(f"{path}: its folder is removed again and again")
+            except (FileNotFoundError, FileExistsError):
+                # Another subtask has just removed the empty folder.
+                if not tries_left:
+                    raise
+        raise AssertionError("the last try has returned or raised")
 
     def seal(self, name: str) -> int:
         path = self._root / name
