@@ -56,6 +56,7 @@ class Worker:
         self._journal = Journal()
         self._newest = AttemptId(0)
         self._ready: Ready | None = None
+        self._failed: Failed | None = None
         self.attempt: Attempt | None = None
         self.leaving = False
 
@@ -124,19 +125,17 @@ class Worker:
                     self._note(f"complete {checkpoint}")
                     mine.completed(checkpoint)
             case Sync(attempt):
-                if (mine := self._mine(attempt)) is not None and mine.running:
-                    mine.sync(message)
-                    self._driver.send(mine.status())
+                self._on_sync(message, self._mine(attempt))
 
     def _on_deploy(self, message: Deploy) -> None:
         if message.attempt < self._newest:
             return
         if message.attempt == self._newest:
-            if self._ready is not None:
-                self._driver.send(self._ready)
+            self._answer_again(message.attempt)
             return
         self._drop_attempt()
         self._newest = message.attempt
+        self._failed = None
         self._note(f"deploy attempt {message.attempt} in slot {message.slot}")
         spec = self._load()
         store = spec.open_store() if spec.open_store is not None else None
@@ -152,6 +151,19 @@ class Worker:
         endpoints = self.attempt.prepare()
         self._ready = Ready(message.attempt, message.slot, endpoints)
         self._driver.send(self._ready)
+
+    def _on_sync(self, message: Sync, mine: Attempt | None) -> None:
+        if mine is None or not mine.running:
+            self._answer_again(message.attempt)
+            return
+        mine.sync(message)
+        self._driver.send(mine.status())
+
+    def _answer_again(self, attempt: AttemptId) -> None:
+        """The job manager still waits for what it was told already: the first answer was lost."""
+        answer = self._failed or self._ready
+        if answer is not None and answer.attempt == attempt:
+            self._driver.send(answer)
 
     def _on_drop(self, attempt: AttemptId) -> None:
         if self.attempt is not None and self.attempt.id <= attempt:
@@ -191,7 +203,7 @@ class Worker:
             where, position = attempt.current_operator, attempt.current_position
         message = str(error) + (f" (at {position})" if position else "")
         self._note(f"failed: {type(error).__name__}: {error}")
-        failed = Failed(
+        self._failed = Failed(
             self._newest,
             type(error).__name__,
             message,
@@ -201,7 +213,7 @@ class Worker:
             fatal=isinstance(error, PlanError),
         )
         self._drop_attempt()
-        self._driver.send(failed)
+        self._driver.send(self._failed)
 
     def _note(self, line: str) -> None:
         self._journal.note(self._clock.monotonic_ms(), line)

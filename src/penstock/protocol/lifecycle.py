@@ -74,6 +74,7 @@ class Deploying:
 @dataclass(frozen=True, slots=True)
 class Running:
     attempt: AttemptId
+    endpoints: Mapping[int, Mapping[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,6 +289,8 @@ class JobMachine:
                     self.phase, owed=self.phase.owed - {worker}, endpoints=known
                 )
                 return self._advance(now_ms)
+            case Running(current, known) if current == attempt:
+                return [SendStart(worker, attempt, known)]
             case _:
                 return []
 
@@ -431,7 +434,7 @@ class JobMachine:
             return self._end(Outcome.FINISHED, "", now_ms)
         if kind is SnapshotKind.STOP and self.stop_wanted:
             return self._end(Outcome.STOPPED, "", now_ms)
-        self.phase = Running(attempt)
+        self.phase = Running(attempt, endpoints)
         crew = [w for w, member in sorted(self.members.items()) if member.attempt == attempt]
         actions: list[Action] = [SendStart(worker, attempt, endpoints) for worker in crew]
         actions.append(AttemptRuns(attempt, restored))

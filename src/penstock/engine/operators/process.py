@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.engine.operators.base import FrozenOperator, Operator, OperatorContext
-from penstock.engine.operators.row import RowsToBatch, batch_rows, make_row
+from penstock.engine.operators.row import RowsToBatch, batch_rows, make_row, python_values
 from penstock.engine.operators.rows import checked_batch, checked_rows
 from penstock.engine.operators.value_state import ValueState
 from penstock.errors import ConfigError, PlanError
@@ -129,7 +129,7 @@ class Process(Operator):
 def group_rows(batch: pa.RecordBatch, keys: tuple[str, ...]) -> dict[tuple[Any, ...], list[int]]:
     """The positions of each key's rows; keys in the order they first come."""
     groups: dict[tuple[Any, ...], list[int]] = {}
-    for position, key in enumerate(zip(*(batch.column(name).to_pylist() for name in keys))):
+    for position, key in enumerate(zip(*(python_values(batch.column(name)) for name in keys))):
         groups.setdefault(key, []).append(position)
     return groups
 

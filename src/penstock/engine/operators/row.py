@@ -94,7 +94,22 @@ def batch_rows(batch: pa.RecordBatch) -> list[Row]:
     make = partial(tuple.__new__, row_type(tuple(batch.schema.names)))
     if not batch.num_columns:
         return [make(())] * batch.num_rows
-    return list(map(make, zip(*(column.to_pylist() for column in batch.columns))))
+    return list(map(make, zip(*map(python_values, batch.columns))))
+
+
+def python_values(column: pa.Array) -> list[Any]:
+    """The same as `column.to_pylist()`, many times faster for numbers, booleans, text and bytes."""
+    kind = column.type
+    if pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_large_string(kind):
+        return list(column.to_numpy(zero_copy_only=False).tolist())
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+        return list(column.to_pylist())
+    if not column.null_count:
+        return list(column.to_numpy(zero_copy_only=False).tolist())
+    values = list(column.fill_null(0).to_numpy(zero_copy_only=False).tolist())
+    for position in np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False)).tolist():
+        values[position] = None
+    return values
 
 
 class RowsToBatch:

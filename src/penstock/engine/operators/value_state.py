@@ -16,7 +16,7 @@ import pyarrow as pa
 from penstock.engine.operators.base import Frozen, OperatorContext
 from penstock.engine.operators.row import Row, RowsToBatch, batch_rows, make_row
 from penstock.engine.operators.rows import checked_batch
-from penstock.engine.operators.value_table import ValueTable
+from penstock.engine.operators.value_table import Slots, ValueTable
 from penstock.errors import PlanError
 
 
@@ -36,6 +36,7 @@ class ValueState:
         key_schema = pa.schema([context.input_schemas[0].field(key) for key in keys])
         self._table = ValueTable(name, key_schema, schema, context)
         self._columns: list[pa.Array] = []
+        self._slots: Slots = np.empty(0, np.int64)
         self._rows: list[Row | None] | None = None
         self._changed: dict[int, None] = {}
 
@@ -90,7 +91,7 @@ class ValueState:
         """Writes what has changed."""
         self.current = -1
         if self._changed and self._rows is not None:
-            slots = self._table.slots([column.take(self._positions()) for column in self._columns])
+            slots = self._slots[list(self._changed)]
             rows = [self._rows[position] for position in self._changed]
             kept = np.fromiter((row is not None for row in rows), bool, len(rows))
             self._table.clear(slots[~kept])
@@ -111,14 +112,12 @@ class ValueState:
                 " process(key, rows, ctx), and get_batch, update_batch and clear_batch everywhere else"
             )
         if self._rows is None:
-            values, present = self._table.read(self._table.slots(self._columns))
+            self._slots = self._table.slots(self._columns)
+            values, present = self._table.read(self._slots)
             self._rows = [
                 row if there else None for row, there in zip(batch_rows(values), present.tolist())
             ]
         return self._rows
-
-    def _positions(self) -> pa.Array:
-        return pa.array(list(self._changed), pa.int64())
 
     def _key_columns(self, batch: pa.RecordBatch) -> list[pa.Array]:
         return [batch.column(key) for key in self._keys]

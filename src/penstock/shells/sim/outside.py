@@ -1,0 +1,196 @@
+"""The world outside the job: a source that can be read again, a table that rows are committed to.
+
+The table is what an external system would be: it keeps prepared transactions and visible ones, whatever happens to
+the processes that talk to it. It is also where exactly-once shows or does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from penstock.connectors.base import (
+    END,
+    EndOfInput,
+    Sink,
+    SinkCommitter,
+    SinkContext,
+    SinkWriter,
+    Source,
+    SourceContext,
+    SourceReader,
+    Wait,
+)
+from penstock.errors import CommitError
+from penstock.protocol.snapshot import Plain
+
+if TYPE_CHECKING:
+    from penstock.shells.sim.world import World
+
+SCHEMA = pa.schema([("id", pa.int64()), ("key", pa.int64()), ("value", pa.int64())])
+KEYS = 7
+
+
+def row(id: int) -> tuple[int, int, int]:
+    return id, (id * 7919 + 13) % 101 % KEYS, id % 10
+
+
+def batch_of(ids: Sequence[int]) -> pa.RecordBatch:
+    columns = zip(*(row(id) for id in ids), strict=True)
+    return pa.RecordBatch.from_arrays([pa.array(c, pa.int64()) for c in columns], schema=SCHEMA)
+
+
+@dataclass(frozen=True)
+class SimSource(Source):
+    """Lane l holds ids l, l + lanes, ... : what is in the input up to a position is plain arithmetic."""
+
+    base: int
+    rows_per_lane: tuple[int, ...]
+
+    @property
+    def schema(self) -> pa.Schema:
+        return SCHEMA
+
+    def ids(self, lane: int, start: int, end: int) -> list[int]:
+        lanes = len(self.rows_per_lane)
+        return [self.base + position * lanes + lane for position in range(start, end)]
+
+    def reader(self, context: SourceContext, positions: Mapping[int, Plain]) -> SourceReader:
+        return _SimReader(self, context, positions)
+
+    def covered(self, positions: Mapping[int, Plain]) -> list[int]:
+        """All ids before these positions."""
+        return [
+            id
+            for lane, position in positions.items()
+            if isinstance(position, int)
+            for id in self.ids(lane, 0, position)
+        ]
+
+    def everything(self) -> list[int]:
+        return [
+            id
+            for lane, count in enumerate(self.rows_per_lane)
+            for id in self.ids(lane, 0, count)
+        ]
+
+
+class _SimReader(SourceReader):
+    def __init__(
+        self, source: SimSource, context: SourceContext, positions: Mapping[int, Plain]
+    ) -> None:
+        self._source = source
+        self._now_ms = context.now_ms
+        self._at: dict[int, int] = {}
+        for lane in context.lanes:
+            position = positions.get(lane, 0)
+            self._at[lane] = position if isinstance(position, int) else 0
+
+    def poll(self, max_rows: int) -> pa.RecordBatch | Wait | EndOfInput:
+        open_lanes = [
+            lane for lane, at in self._at.items() if at < self._source.rows_per_lane[lane]
+        ]
+        if not open_lanes:
+            return END
+        lane = min(open_lanes, key=lambda lane: (self._at[lane], lane))
+        at = self._at[lane]
+        end = min(self._source.rows_per_lane[lane], at + 1 + (at * 31 + lane) % 4, at + max_rows)
+        self._at[lane] = end
+        return batch_of(self._source.ids(lane, at, end))
+
+    def positions(self) -> Mapping[int, Plain]:
+        return dict(self._at)
+
+
+@dataclass
+class Transaction:
+    operator: str
+    index: int
+    attempt: int
+    checkpoint: int
+    rows: tuple[tuple[int, ...], ...]
+    by_zombie: bool = False
+
+
+@dataclass
+class Table:
+    """The external system."""
+
+    prepared: dict[str, Transaction] = field(default_factory=dict)
+    visible: dict[str, Transaction] = field(default_factory=dict)
+    aborted: set[str] = field(default_factory=set)
+    opened: int = 0
+
+    def rows(self, operator: str) -> list[tuple[int, ...]]:
+        return [r for t in self.visible.values() if t.operator == operator for r in t.rows]
+
+
+class SimSink(Sink):
+    """Holds no reference to the world when it is copied: the world hands it out per process."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def writer(self, context: SinkContext) -> SinkWriter:
+        return _SimWriter(self._world, context)
+
+    def committer(self, context: SinkContext) -> SinkCommitter:
+        return _SimCommitter(self._world, context)
+
+
+class _SimWriter(SinkWriter):
+    def __init__(self, world: World, context: SinkContext) -> None:
+        self._world = world
+        self._context = context
+        self._rows: list[tuple[int, ...]] = []
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._rows += [tuple(r.values()) for r in batch.to_pylist()]
+
+    def prepare(self, checkpoint: int) -> Plain:
+        if not self._rows:
+            return None
+        table = self._world.table
+        table.opened += 1
+        place = self._context
+        name = f"{place.operator}/{place.index}/{checkpoint}/{place.attempt}"
+        rows, self._rows = tuple(self._rows), []
+        zombie = self._world.is_stale(place.attempt)
+        table.prepared[name] = Transaction(
+            place.operator, place.index, place.attempt, checkpoint, rows, zombie
+        )
+        return name
+
+
+class _SimCommitter(SinkCommitter):
+    def __init__(self, world: World, context: SinkContext) -> None:
+        self._world = world
+        self._context = context
+
+    def commit(self, transaction: Plain) -> None:
+        name = str(transaction)
+        world, table = self._world, self._world.table
+        if world.happens("commit_error"):
+            raise CommitError(f"simulated failure before the commit of {name}")
+        if name not in table.visible:
+            if name not in table.prepared:
+                world.violation("I10", f"transaction {name} is to be committed and is gone")
+                raise CommitError(f"transaction {name} is gone")
+            world.checkers.on_commit(name, table.prepared[name])
+            table.visible[name] = table.prepared.pop(name)
+            world.note("table", f"commit {name}: {len(table.visible[name].rows)} rows")
+        if world.happens("commit_error"):
+            raise CommitError(f"simulated failure after the commit of {name}")
+
+    def abort_others(self, keep: Sequence[Plain]) -> None:
+        place = self._context
+        kept = {str(name) for name in keep}
+        for name, entry in list(self._world.table.prepared.items()):
+            mine = entry.operator == place.operator and entry.attempt < place.attempt
+            if mine and entry.index % place.parallelism == place.index and name not in kept:
+                del self._world.table.prepared[name]
+                self._world.table.aborted.add(name)
+                self._world.note("table", f"abort {name}")

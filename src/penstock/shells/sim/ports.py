@@ -1,0 +1,256 @@
+"""The ports of the engine, simulated: clock, background work, control links and channels.
+
+Nothing here decides when something happens: the world's scheduler does, with its seeded dice.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from penstock.ports.channel import Batch, ChannelLost, Frame
+from penstock.ports.control import ControlEvent, DriverLost, Received
+from penstock.protocol.ids import ChannelId, WorkerId
+from penstock.protocol.messages import FromWorker, Leave, ToWorker
+
+if TYPE_CHECKING:
+    from penstock.shells.sim.world import World
+
+
+class SimClock:
+    """Virtual time. The wall clock starts at an arbitrary moment."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0.0
+
+    def monotonic_ms(self) -> float:
+        return self.now_ms
+
+    def wall_ms(self) -> float:
+        return 1_700_000_000_000.0 + self.now_ms
+
+
+@dataclass
+class Job:
+    """A piece of background work under way."""
+
+    owner: SimBackground
+    work: Callable[[], Any]
+    done: Callable[[Any], None]
+    failed: Callable[[BaseException], None]
+    ready_ms: float
+
+
+class SimBackground:
+    """Work begins at once and ends when the scheduler says so; a dead owner does not hear of it."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.name = name
+        self.alive = True
+        self._world = world
+        self._ended: deque[Callable[[], None]] = deque()
+
+    def submit(
+        self,
+        work: Callable[[], Any],
+        done: Callable[[Any], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        ready_ms = self._world.clock.now_ms + self._world.background_delay_ms()
+        self._world.jobs.append(Job(self, work, done, failed, ready_ms))
+
+    def finish(self, job: Job) -> None:
+        """Carries the work out and queues its result for the owner's loop."""
+        try:
+            result = job.work()
+        except Exception as error:
+            caught = error
+            self._ended.append(lambda: job.failed(caught))
+        else:
+            self._ended.append(lambda: job.done(result))
+
+    @property
+    def has_results(self) -> bool:
+        return bool(self._ended)
+
+    def poll(self) -> bool:
+        moved = bool(self._ended)
+        while self._ended:
+            self._ended.popleft()()
+        return moved
+
+    def close(self) -> None:
+        self.alive = False
+
+
+@dataclass
+class Link:
+    """The control connection of one worker process: two queues, messages in order, each delivered at its time."""
+
+    worker: WorkerId
+    to_worker: deque[tuple[float, ToWorker]] = field(default_factory=deque)
+    to_driver: deque[tuple[float, FromWorker]] = field(default_factory=deque)
+    delivered: deque[ToWorker] = field(default_factory=deque)
+    cut: bool = False
+    """The driver's side is gone: the worker hears of it at its next look, if at all."""
+
+
+class SimDriver:
+    """The worker's side of a link."""
+
+    def __init__(self, world: World, link: Link) -> None:
+        self._world = world
+        self._link = link
+
+    def receive(self) -> Sequence[ToWorker]:
+        if self._link.cut and not self._link.delivered:
+            raise DriverLost("the control connection is closed")
+        messages = list(self._link.delivered)
+        self._link.delivered.clear()
+        return messages
+
+    def send(self, message: FromWorker) -> None:
+        if not self._link.cut and not self._world.loses(message):
+            self._link.to_driver.append((self._world.delivery_ms(), message))
+
+
+class SimWorkers:
+    """The driver's side of all its links."""
+
+    def __init__(self, world: World, driver: int) -> None:
+        self._world = world
+        self._driver = driver
+        self.links: dict[WorkerId, Link] = {}
+        self.events: deque[ControlEvent] = deque()
+        self.open = True
+
+    def launch(self, launch: int, description: str) -> None:
+        self._world.launch(self._driver, launch)
+
+    def cancel(self, launch: int) -> None:
+        self._world.cancel(self._driver, launch)
+
+    def receive(self) -> Sequence[ControlEvent]:
+        events = list(self.events)
+        self.events.clear()
+        return events
+
+    def send(self, worker: WorkerId, message: ToWorker) -> None:
+        link = self.links.get(worker)
+        if link is None or link.cut:
+            return
+        self._world.watch_sent(self._driver, worker, message)
+        if isinstance(message, Leave) or not self._world.loses(message):
+            link.to_worker.append((self._world.delivery_ms(), message))
+
+    def capacity(self) -> str:
+        return ""
+
+    def close(self) -> None:
+        self.open = False
+
+    def deliver(self, worker: WorkerId, message: FromWorker) -> None:
+        self.events.append(Received(worker, message))
+
+
+class SimChannel:
+    """A channel between two processes: bounded, in order, dead when either end is."""
+
+    def __init__(self, world: World, id: ChannelId, frames_max: int) -> None:
+        self.id = id
+        self.reader = ""
+        self.writer = ""
+        self._world = world
+        self._frames: deque[tuple[int, Frame]] = deque()
+        self._frames_max = frames_max
+        self._sent = 0
+        self._received = 0
+        self.closed = False
+
+    def try_send(self, frame: Frame) -> bool:
+        if self.closed:
+            return True
+        if len(self._frames) >= self._frames_max:
+            return False
+        self._sent += 1
+        self._frames.append((self._sent, frame))
+        self._world.touch(self.reader)
+        return True
+
+    def try_receive(self) -> Frame | None:
+        if not self._frames:
+            return None
+        number, frame = self._frames.popleft()
+        if number != self._received + 1:
+            raise ChannelLost(f"channel {self.id}: frame {number} after {self._received}")
+        self._received = number
+        self._world.touch(self.writer)
+        return frame
+
+    def rows_waiting(self) -> int:
+        return sum(f.data.num_rows for _, f in self._frames if isinstance(f, Batch))
+
+    def close(self) -> None:
+        self.closed = True
+        self._frames.clear()
+
+
+class SimNetwork:
+    """The data plane of one attempt in one process."""
+
+    def __init__(self, world: World, process: str, attempt: int) -> None:
+        self._world = world
+        self._process = process
+        self._attempt = attempt
+        self._inputs: dict[ChannelId, SimChannel] = {}
+        self._outputs: dict[ChannelId, SimChannel] = {}
+
+    def bind(self, inputs: Sequence[tuple[ChannelId, object]]) -> dict[str, str]:
+        endpoints = {}
+        for channel, _ in inputs:
+            endpoint, made = self._world.open_channel(channel)
+            made.reader = self._process
+            self._inputs[channel] = made
+            endpoints[str(channel)] = endpoint
+        return endpoints
+
+    def connect(self, outputs: Sequence[tuple[ChannelId, str]]) -> None:
+        for channel, endpoint in outputs:
+            found = self._world.channels.get(endpoint)
+            if found is None or found.id != channel:
+                raise ChannelLost(f"nobody listens for channel {channel} at {endpoint}")
+            found.writer = self._process
+            self._outputs[channel] = found
+
+    def input(self, channel: ChannelId) -> SimChannel:
+        return self._inputs[channel]
+
+    def output(self, channel: ChannelId) -> SimChannel:
+        return self._outputs[channel]
+
+    def close(self) -> None:
+        for channel in (*self._inputs.values(), *self._outputs.values()):
+            channel.close()
+        self._world.forget_channels(self._inputs.values())
+
+
+class SimHost:
+    """What a simulated worker process lives in. It never waits: the scheduler steps it."""
+
+    def __init__(self, world: World, process: str) -> None:
+        self._world = world
+        self._process = process
+
+    def network(self, attempt: int) -> SimNetwork:
+        return SimNetwork(self._world, self._process, attempt)
+
+    def wait(
+        self,
+        timeout_ms: float,
+        *,
+        reading: Sequence[ChannelId],
+        waiting_for_room: Sequence[ChannelId],
+    ) -> None:
+        """Nothing: a simulated worker is only stepped when something has changed."""

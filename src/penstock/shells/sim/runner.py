@@ -1,0 +1,86 @@
+"""Runs seeds, and shows a failing one so that a person can follow it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+
+from penstock.shells.sim.world import Violation, World
+
+
+@dataclass(frozen=True)
+class Result:
+    seed: int
+    problem: str
+    trace_hash: str
+    checkpoints: int
+    attempts: int
+    virtual_ms: float
+
+
+def run_seed(seed: int, verbose: bool = False) -> tuple[Result, list[str]]:
+    world = World(seed, verbose)
+    problem = ""
+    try:
+        world.run()
+    except Violation as violation:
+        problem = str(violation)
+    except Exception as error:  # a bug in the engine is a finding, too
+        problem = f"crash of the engine: {type(error).__name__}: {error}"
+        if verbose:
+            raise
+    attempts = sum(driver.manager.machine.attempts for driver in world.drivers)
+    result = Result(
+        seed,
+        problem,
+        world.trace.hash,
+        world.checkers.completed,
+        attempts,
+        world.clock.now_ms,
+    )
+    return result, world.trace.lines()
+
+
+def run_quietly(seeds: Iterable[int]) -> list[Result]:
+    return [run_seed(seed)[0] for seed in seeds]
+
+
+@dataclass
+class Summary:
+    schedules: int
+    checkpoints: int
+    attempts: int
+    seconds: float
+    failures: list[Result]
+
+    def line(self) -> str:
+        rate = self.schedules / self.seconds if self.seconds else 0.0
+        return (
+            f"{self.schedules} schedules, {self.checkpoints} checkpoints, {self.attempts} attempts, "
+            f"{len(self.failures)} violations, {self.seconds:.1f} s ({rate:.0f} schedules/s)"
+        )
+
+
+def run_many(first: int, count: int, processes: int = 2) -> Summary:
+    """Spreads seeds over processes; each seed is one whole schedule."""
+    began = time.perf_counter()
+    step = max(1, min(50, count // (processes * 2) or 1))
+    chunks = [
+        range(start, min(start + step, first + count))
+        for start in range(first, first + count, step)
+    ]
+    if processes == 1:
+        parts = [run_quietly(chunk) for chunk in chunks]
+    else:
+        with ProcessPoolExecutor(processes) as pool:
+            parts = list(pool.map(run_quietly, chunks))
+    results = [result for part in parts for result in part]
+    return Summary(
+        len(results),
+        sum(r.checkpoints for r in results),
+        sum(r.attempts for r in results),
+        time.perf_counter() - began,
+        [r for r in results if r.problem],
+    )

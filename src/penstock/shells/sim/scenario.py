@@ -1,0 +1,153 @@
+"""What a seed draws before anything happens: a pipeline, a parallelism, limits, and what must come out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from random import Random
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from penstock.engine.operators.aggregate import RunningAggregate
+from penstock.engine.operators.base import FrozenOperator, Operator, OperatorContext
+from penstock.engine.operators.connect import SinkOperator, SourceOperator
+from penstock.plan.graph import (
+    Broadcast,
+    Forward,
+    Hash,
+    Input,
+    LogicalGraph,
+    Node,
+    Partitioning,
+    Rebalance,
+)
+from penstock.protocol.ids import CheckpointId
+from penstock.shells.sim.outside import SCHEMA, SimSink, SimSource
+from penstock.state.aggregates import count, result_field, sum
+
+if TYPE_CHECKING:
+    from penstock.shells.sim.world import World
+
+LANES = 8
+AGGREGATES = {"n": count(), "total": sum("value")}
+
+
+class FlakyMap(Operator):
+    """Hands rows on, and raises when the dice say so: in user code, in a snapshot, in a restore."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def open(self, context: OperatorContext) -> None:
+        if self._world.happens("restore_error"):
+            raise RuntimeError("simulated failure in a restore")
+
+    def process(self, batch: pa.RecordBatch, port: int) -> Iterable[pa.RecordBatch]:
+        if self._world.happens("user_error"):
+            raise ValueError("simulated failure in user code")
+        return (batch,)
+
+    def freeze(self, checkpoint: CheckpointId) -> FrozenOperator:
+        if self._world.happens("snapshot_error"):
+            raise RuntimeError("simulated failure in a snapshot")
+        return FrozenOperator()
+
+
+@dataclass
+class Scenario:
+    graph: LogicalGraph
+    parallelism: int
+    max_parallelism: int
+    sources: dict[str, SimSource]
+    expected: dict[str, Counter[int]]
+    """Per sink of plain rows: how often each id must be visible in the end."""
+    aggregates: dict[str, tuple[str, Counter[int]]] = field(default_factory=dict)
+    """Per sink of a running aggregate: the aggregate's name, and the ids that reach it."""
+
+
+class Builder:
+    """Puts nodes together; keeps the ids that flow past each of them."""
+
+    def __init__(self, world: World, rng: Random) -> None:
+        self._world = world
+        self._rng = rng
+        self.nodes: list[Node] = []
+        self.ids: dict[str, Counter[int]] = {}
+        self.sources: dict[str, SimSource] = {}
+        self.parallelism = rng.choice((1, 2, 2, 3))
+
+    def source(self, base: int) -> str:
+        rng = self._rng
+        source = SimSource(base, tuple(rng.choice((0, 3, 10, 25)) for _ in range(LANES)))
+        name = f"source-{len(self.nodes)}"
+        self._add(name, "source", lambda: SourceOperator(source), (), SCHEMA, "source")
+        self.sources[name] = source
+        self.ids[name] = Counter(source.everything())
+        return name
+
+    def through(self, inputs: list[tuple[str, Partitioning]]) -> str:
+        name = f"map-{len(self.nodes)}"
+        world = self._world
+        edges = tuple(Input(upstream, how) for upstream, how in inputs)
+        self._add(name, "map", lambda: FlakyMap(world), edges, SCHEMA)
+        self.ids[name] = Counter()
+        for upstream, how in inputs:
+            copies = self.parallelism if isinstance(how, Broadcast) else 1
+            for id, times in self.ids[upstream].items():
+                self.ids[name][id] += times * copies
+        return name
+
+    def aggregate(self, upstream: str) -> str:
+        name = f"agg-{len(self.nodes)}"
+        fields = [SCHEMA.field("key")]
+        fields += [result_field(out, spec, SCHEMA) for out, spec in AGGREGATES.items()]
+        create: Callable[[], Operator] = lambda: RunningAggregate(("key",), AGGREGATES)  # noqa: E731
+        self._add(name, "agg", create, (Input(upstream, Hash(("key",))),), pa.schema(fields))
+        self.ids[name] = self.ids[upstream]
+        return name
+
+    def sink(self, upstream: str) -> str:
+        name = f"sink-{len(self.nodes)}"
+        world = self._world
+        schema = next(node.schema for node in self.nodes if node.name == upstream)
+        edges = (Input(upstream, Forward()),)
+        self._add(name, "sink", lambda: SinkOperator(SimSink(world)), edges, schema, "sink")
+        return name
+
+    def _add(
+        self,
+        name: str,
+        kind: str,
+        create: Callable[[], Operator],
+        inputs: tuple[Input, ...],
+        schema: pa.Schema,
+        role: str = "operator",
+    ) -> None:
+        self.nodes.append(Node(name, kind, create, inputs, schema, role))
+
+
+def draw(world: World, rng: Random) -> Scenario:
+    """A random pipeline: one or two sources, some stages over any kind of edge, sinks of rows and of aggregates."""
+    builder = Builder(world, rng)
+    streams = [builder.source(1_000 * i) for i in range(rng.choice((1, 1, 2)))]
+    for _ in range(rng.choice((0, 1, 1, 2))):
+        chosen = streams if len(streams) > 1 and rng.random() < 0.6 else [rng.choice(streams)]
+        edges = [(name, _edge(rng)) for name in chosen]
+        streams = [s for s in streams if s not in chosen] + [builder.through(edges)]
+    expected: dict[str, Counter[int]] = {}
+    aggregates: dict[str, tuple[str, Counter[int]]] = {}
+    for stream in streams:
+        with_aggregate = rng.random() < 0.7
+        if not with_aggregate or rng.random() < 0.5:
+            expected[builder.sink(stream)] = builder.ids[stream]
+        if with_aggregate:
+            name = builder.aggregate(stream)
+            aggregates[builder.sink(name)] = (name, builder.ids[name])
+    graph = LogicalGraph(tuple(builder.nodes))
+    return Scenario(graph, builder.parallelism, LANES, builder.sources, expected, aggregates)
+
+
+def _edge(rng: Random) -> Partitioning:
+    return rng.choice((Forward(), Hash(("key",)), Hash(("id",)), Rebalance(), Broadcast()))
