@@ -24,7 +24,17 @@ COLUMNS = {
     "bool": [pa.array([True, False, None])],
     "string": [
         pa.array(
-            ["", "a", "a\0", "exactly-15-byte", "exactly-16-bytes", "ünï", "x" * 128, "y" * 129, None]
+            [
+                "",
+                "a",
+                "a\0",
+                "exactly-15-byte",
+                "exactly-16-bytes",
+                "ünï",
+                "x" * 128,
+                "y" * 129,
+                None,
+            ]
         )
     ],
     "decimal": [pa.array([D("1.23"), D("-99999999999999999999.99"), None], pa.decimal128(30, 2))],
@@ -66,7 +76,11 @@ GOLDEN = {
         (1088605826200791759, 1700000000000000, 64),
         (10339616153268538931, 3983018303918726471, 89),
     ],
-    "date": [(0, 0, 0), (4943335743989664279, 20000, 32), (9591152273999238469, 18446744073709551615, 79)],
+    "date": [
+        (0, 0, 0),
+        (4943335743989664279, 20000, 32),
+        (9591152273999238469, 18446744073709551615, 79),
+    ],
     "composite": [
         (2272585684137440394, 15411963498207402603, 108),
         (7300396707752694897, 18058592596580312467, 28),
@@ -119,7 +133,9 @@ def test_the_hash_of_a_row_does_not_depend_on_the_rest_of_its_batch(
     assert (c1[0], c2[0]) == (b1[start], b2[start])
 
 
-@pytest.mark.parametrize("kind", [pa.int8(), pa.int16(), pa.int32(), pa.uint8(), pa.uint64(), pa.date32()])
+@pytest.mark.parametrize(
+    "kind", [pa.int8(), pa.int16(), pa.int32(), pa.uint8(), pa.uint64(), pa.date32()]
+)
 def test_a_number_hashes_alike_in_every_integer_type(kind: pa.DataType) -> None:
     wide = pa.array([0, 1, 100, None, 5], pa.int64())
     narrow = wide.cast(pa.int32()).cast(kind) if pa.types.is_date(kind) else wide.cast(kind)
@@ -149,7 +165,9 @@ def test_no_rows_have_no_lanes() -> None:
 def test_floats_are_refused_as_keys_with_the_reason() -> None:
     with pytest.raises(SchemaError, match="cannot be a key"):
         key_lanes([pa.array([1.0])])
-    with pytest.raises(SchemaError, match=r"'price' of type double cannot be a key.*cast to decimal"):
+    with pytest.raises(
+        SchemaError, match=r"'price' of type double cannot be a key.*cast to decimal"
+    ):
         check_key_types(pa.schema([("price", pa.float64())]), ["price"])
     with pytest.raises(SchemaError, match="no key column 'prise'; columns are price"):
         check_key_types(pa.schema([("price", pa.int64())]), ["prise"])
@@ -177,7 +195,7 @@ def test_lanes_are_called_exact_only_where_they_are() -> None:
     assert not lanes_of([ints, pa.array([None], pa.int64())]).exact
 
 
-@pytest.mark.parametrize("shift", range(0, 48))
+@pytest.mark.parametrize("shift", range(48))
 def test_regular_keys_spread_over_key_groups_and_table_places(shift: int) -> None:
     """Ids like `counter << 22` must not end up in a few key groups."""
     h1 = mix(np.arange(16384, dtype=np.int64) << shift)

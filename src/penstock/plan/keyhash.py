@@ -99,7 +99,10 @@ def is_one_word(kind: pa.DataType) -> bool:
 def _is_time(kind: pa.DataType) -> bool:
     types = pa.types
     return bool(
-        types.is_date(kind) or types.is_timestamp(kind) or types.is_time(kind) or types.is_duration(kind)
+        types.is_date(kind)
+        or types.is_timestamp(kind)
+        or types.is_time(kind)
+        or types.is_duration(kind)
     )
 
 
@@ -113,7 +116,9 @@ def check_key_types(schema: pa.Schema, keys: Sequence[str]) -> None:
         raise SchemaError(f"a key has 1 to {KEY_COLUMNS_MAX} columns, this one has {len(keys)}")
     for name in keys:
         if schema.get_field_index(name) < 0:
-            raise SchemaError(f"there is no key column {name!r}; columns are {', '.join(schema.names)}")
+            raise SchemaError(
+                f"there is no key column {name!r}; columns are {', '.join(schema.names)}"
+            )
         _check_key_type(name, schema.field(name).type)
 
 
@@ -123,7 +128,9 @@ def _check_key_type(name: str, kind: pa.DataType) -> None:
     hint = ""
     if pa.types.is_floating(kind):
         hint = " (0.1 + 0.2 and 0.3 would be two keys: cast to decimal or to an integer)"
-    raise SchemaError(f"column {name!r} of type {kind} cannot be a key{hint}; keys may be {KEY_TYPES}")
+    raise SchemaError(
+        f"column {name!r} of type {kind} cannot be a key{hint}; keys may be {KEY_TYPES}"
+    )
 
 
 def key_lanes(columns: Sequence[pa.Array]) -> tuple[U64, U64]:
@@ -301,7 +308,9 @@ def _as_text(column: pa.Array) -> pa.Array:
     kind = kinds.get(column.type)
     if kind is None:
         return column
-    return pa.Array.from_buffers(kind, len(column), [None, *column.buffers()[1:]], offset=column.offset)
+    return pa.Array.from_buffers(
+        kind, len(column), [None, *column.buffers()[1:]], offset=column.offset
+    )
 
 
 def _long_sums(column: pa.Array, length: I64) -> tuple[U64, U64]:

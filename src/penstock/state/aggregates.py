@@ -109,7 +109,9 @@ def result_schema(
         raise SchemaError("nothing to aggregate: give at least one, as in agg(n=count())")
     for name in aggregates:
         if name in keys:
-            raise SchemaError(f"the result {name!r} has the name of a key column: give it another name")
+            raise SchemaError(
+                f"the result {name!r} has the name of a key column: give it another name"
+            )
     results = [result_field(name, each, input_schema) for name, each in aggregates.items()]
     return pa.schema([*(input_schema.field(key) for key in keys), *results])
 
@@ -138,7 +140,9 @@ def _sum_type(name: str, aggregate: Aggregate, kind: pa.DataType) -> pa.DataType
         return pa.float64()
     if types.is_decimal128(kind):
         digits = kind.precision + 10
-        return pa.decimal128(digits if digits < DECIMAL_DIGITS_MAX else DECIMAL_DIGITS_MAX, kind.scale)
+        return pa.decimal128(
+            digits if digits < DECIMAL_DIGITS_MAX else DECIMAL_DIGITS_MAX, kind.scale
+        )
     raise SchemaError(
         f"{name} = {aggregate}: column {aggregate.column!r} has type {kind}; "
         f"{aggregate.function} takes integers, floats and decimal128"

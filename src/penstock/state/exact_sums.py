@@ -10,7 +10,7 @@ import pyarrow as pa
 from penstock.errors import DataError
 from penstock.plan.keyhash import I64, decimal_words
 from penstock.state.columns import Values, to_arrow, valid_of
-from penstock.state.folds import Fold, Step, NullUntilSeen, present
+from penstock.state.folds import Fold, NullUntilSeen, Step, present
 from penstock.state.table import KeyedTable
 
 _LIMIT = 1 << 63

@@ -58,6 +58,12 @@ def present(step: Step, column: pa.Array) -> tuple[I64, Values]:
     return (step.slots, values) if valid is None else (step.slots[valid], values[valid])
 
 
+def add_floats(sums: Values, slots: I64, values: Values) -> None:
+    """Infinities and NaN are values like any other: no warning."""
+    with np.errstate(all="ignore"):
+        np.add.at(sums, slots, values.astype(np.float64, copy=False))
+
+
 class CountRows(Fold):
     def fields(self) -> list[pa.Field]:
         return [pa.field(f"{self.name}.count", pa.int64(), nullable=False)]
@@ -118,7 +124,7 @@ class SumFloats(NullUntilSeen):
 
     def update(self, table: KeyedTable, step: Step) -> None:
         slots, values = present(step, step.batch.column(self.column))
-        np.add.at(table.values[self.at], slots, values.astype(np.float64, copy=False))
+        add_floats(table.values[self.at], slots, values)
         self._mark(table, step, slots)
 
     def result(self, table: KeyedTable, slots: I64) -> pa.Array:
@@ -140,7 +146,7 @@ class Average(Fold):
         if pa.types.is_decimal(column.type):
             column = column.cast(pa.float64())
         slots, values = present(step, column)
-        np.add.at(table.values[self.at], slots, values.astype(np.float64, copy=False))
+        add_floats(table.values[self.at], slots, values)
         np.add.at(table.values[self.at + 1], slots, 1)
 
     def result(self, table: KeyedTable, slots: I64) -> pa.Array:
@@ -151,7 +157,9 @@ class Average(Fold):
 class Extreme(NullUntilSeen):
     """min and max of flat values. New rows start at the value that any other beats."""
 
-    def __init__(self, name: str, column: int, kind: pa.DataType, at: int, *, largest: bool) -> None:
+    def __init__(
+        self, name: str, column: int, kind: pa.DataType, at: int, *, largest: bool
+    ) -> None:
         super().__init__(name, column, kind, at)
         self._word = "max" if largest else "min"
         self._floats = bool(pa.types.is_floating(kind))
@@ -167,7 +175,8 @@ class Extreme(NullUntilSeen):
         slots, values = present(step, step.batch.column(self.column))
         kept = _numbers(table.values[self.at])
         kept[step.first_new : step.end] = self._start(kept.dtype)
-        self._better.at(kept, slots, _numbers(values))
+        with np.errstate(all="ignore"):
+            self._better.at(kept, slots, _numbers(values))
         self._mark(table, step, slots)
 
     def _start(self, dtype: np.dtype[Any]) -> Any:
@@ -192,7 +201,9 @@ class ExtremeObject(Fold):
     """min and max of decimals and text: Arrow finds the best of each key in the batch, Python compares it with
     the one that is kept."""
 
-    def __init__(self, name: str, column: int, kind: pa.DataType, at: int, *, largest: bool) -> None:
+    def __init__(
+        self, name: str, column: int, kind: pa.DataType, at: int, *, largest: bool
+    ) -> None:
         super().__init__(name, column, kind, at)
         self._word = "max" if largest else "min"
         self._largest = largest

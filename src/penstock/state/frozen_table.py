@@ -106,7 +106,9 @@ class FrozenTable:
             rows = order[start:end]
             taken = pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(rows)])
             columns = [to_arrow(groups[start:end], pa.uint16())]
-            columns += [key.take(taken).cast(kind) for key, kind in zip(keys, types[1:], strict=False)]
+            columns += [
+                key.take(taken).cast(kind) for key, kind in zip(keys, types[1:], strict=False)
+            ]
             for array, flags, kind in zip(values, valid, types[1 + len(keys) :], strict=True):
                 columns.append(
                     to_arrow(array.take(rows), kind, None if flags is None else flags.take(rows))

@@ -89,7 +89,7 @@ def _read_schema(segment: Segment) -> pa.Schema:
         raise CheckpointCorrupt(f"{where} has {len(segment.schema)} bytes: it is damaged")
     try:
         schema = pa.ipc.read_schema(pa.py_buffer(segment.schema))
-    except (pa.ArrowException, OSError, ValueError) as error:
+    except (pa.ArrowException, OSError, EOFError, ValueError) as error:
         raise CheckpointCorrupt(f"{where} cannot be read: {error}") from error
     index = schema.get_field_index(GROUP_COLUMN)
     if index < 0 or schema.field(index).type != pa.uint16():
@@ -100,7 +100,9 @@ def _read_schema(segment: Segment) -> pa.Schema:
 def _read_block(segment: Segment, block: Block, schema: pa.Schema, fetch: Fetch) -> pa.RecordBatch:
     where = f"state {segment.state!r} at {segment.file or 'inline'}[{block.offset}:+{block.length}]"
     if not 0 < block.length <= BLOCK_BYTES_MAX or block.offset < 0:
-        raise CheckpointCorrupt(f"{where}: no block has such a place or length; the metadata is damaged")
+        raise CheckpointCorrupt(
+            f"{where}: no block has such a place or length; the metadata is damaged"
+        )
     data = fetch(block.offset, block.length)
     if len(data) != block.length:
         raise CheckpointCorrupt(f"{where}: only {len(data)} bytes are there")
@@ -109,7 +111,7 @@ def _read_block(segment: Segment, block: Block, schema: pa.Schema, fetch: Fetch)
     try:
         batch = pa.ipc.read_record_batch(pa.py_buffer(data), schema)
         batch.validate(full=True)
-    except (pa.ArrowException, OSError, ValueError) as error:
+    except (pa.ArrowException, OSError, EOFError, ValueError) as error:
         raise CheckpointCorrupt(f"{where}: not a record batch of this state: {error}") from error
     _check_rows(batch, block, where)
     return batch

@@ -127,7 +127,10 @@ class SlotTable:
             found[rest] = 0
             return found
         for row, key, home in zip(
-            rest.tolist(), keys.take(rest).tolist(), self._home(hashes.take(rest)).tolist(), strict=True
+            rest.tolist(),
+            keys.take(rest).tolist(),
+            self._home(hashes.take(rest)).tolist(),
+            strict=True,
         ):
             found[row] = self._find_one(key, home)
         return found

@@ -1,0 +1,299 @@
+"""The keyed table: exact keys, and freezes that cost nothing when nobody copies."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.errors import CheckpointCorrupt
+from penstock.plan import keyhash
+from penstock.plan.keyhash import Lanes
+from penstock.state.table import KeyedTable
+from tests.state.helpers import rows_of
+
+VALUE = pa.schema([pa.field("n", pa.int64(), nullable=False)])
+
+
+def table_of(*kinds: pa.DataType, values: pa.Schema = VALUE) -> KeyedTable:
+    keys = pa.schema([(f"k{i}", kind) for i, kind in enumerate(kinds)])
+    return KeyedTable("state", keys, values, 128)
+
+
+def add(table: KeyedTable, columns: list[pa.Array], amount: int = 1) -> list[int]:
+    slots = table.slots_of(columns).slots
+    table.touch(slots)
+    np.add.at(table.values[0], slots, amount)
+    return slots.tolist()
+
+
+def contents(rows: list[dict[str, Any]]) -> dict[tuple[Any, ...], int]:
+    keys = sorted(name for name in rows[0] if name.startswith("key.")) if rows else []
+    out = {tuple(row[key] for key in keys): row["value.n"] for row in rows}
+    assert len(out) == len(rows)
+    return out
+
+
+def weak(h1: Callable[[int], int], h2: Callable[[int], int]) -> Callable[..., Lanes]:
+    """A hash that makes keys meet on purpose."""
+
+    def lanes(columns: list[pa.Array]) -> Lanes:
+        real, check, _ = original(columns)
+        return Lanes(
+            np.array([h1(x) for x in real.tolist()], np.uint64),
+            np.array([h2(x) for x in check.tolist()], np.uint64),
+            False,
+        )
+
+    original = keyhash.lanes_of
+    return lanes
+
+
+TEXTS = ["", "a", "b", "a\0", "long text that is well beyond two words", "é" * 9]
+keys_of_two = st.tuples(
+    st.one_of(st.none(), st.sampled_from(TEXTS)), st.one_of(st.none(), st.integers(0, 2))
+)
+
+
+@pytest.mark.parametrize(
+    "lanes",
+    [
+        weak(lambda x: 0, lambda x: 0),
+        weak(lambda x: 0, lambda x: x),
+        weak(lambda x: x % 3, lambda x: x % 2),
+    ],
+    ids=["all alike", "first lane alike", "few lanes"],
+)
+@given(batches=st.lists(st.lists(keys_of_two, min_size=1, max_size=9), min_size=1, max_size=4))
+@settings(max_examples=40, deadline=None)
+def test_keys_whose_lanes_collide_stay_different_keys(lanes, batches) -> None:
+    """Whoever chooses keys cannot make two of them one: the stored key decides."""
+    table = table_of(pa.string(), pa.int64())
+    model: dict[tuple[Any, ...], int] = {}
+    real = keyhash.lanes_of
+    keyhash.lanes_of = lanes  # type: ignore[assignment]
+    try:
+        for batch in batches:
+            add(
+                table,
+                [
+                    pa.array([k[0] for k in batch], pa.string()),
+                    pa.array([k[1] for k in batch], pa.int64()),
+                ],
+            )
+            for key in batch:
+                model[key] = model.get(key, 0) + 1
+    finally:
+        keyhash.lanes_of = real
+    assert contents(rows_of(table.freeze().encode())) == model
+    assert len(table) == len(model)
+
+
+def test_a_key_beyond_the_exact_lanes_makes_all_keys_be_compared(monkeypatch) -> None:
+    """Short text is told apart by its lanes alone; a long one that has the same lanes must not be taken for it."""
+    table = table_of(pa.string())
+    add(table, [pa.array(["short"])])
+    short = keyhash.lanes_of([pa.array(["short"])])
+    monkeypatch.setattr(keyhash, "lanes_of", lambda columns: Lanes(short.h1, short.h2, False))
+    add(table, [pa.array(["a long key that was made to collide"])])
+    monkeypatch.undo()
+    add(table, [pa.array(["short"])])
+    assert contents(rows_of(table.freeze().encode())) == {
+        ("short",): 2,
+        ("a long key that was made to collide",): 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (pa.int8(), [-128, 127, 0]),
+        (pa.uint64(), [0, 2**64 - 1, 2**63]),
+        (pa.int64(), [-(2**63), 2**63 - 1, -1]),
+        (pa.bool_(), [True, False]),
+        (
+            pa.decimal128(38, 3),
+            [Decimal("0.001"), Decimal("-0.001"), Decimal("12345678901234567890123.456")],
+        ),
+        (pa.large_string(), ["", "x", "y" * 300]),
+        (pa.binary(), [b"", b"\xff\xfe", b"\0" * 9]),
+    ],
+)
+def test_keys_of_every_type_come_back_from_a_snapshot(kind: pa.DataType, values: list[Any]) -> None:
+    """S9: also null, which is a key like any other, and in a later batch."""
+    table = table_of(kind)
+    first = add(table, [pa.array(values, kind)])
+    assert add(table, [pa.array([None, *values, None], kind)]) == [len(values), *first, len(values)]
+    rows = rows_of(table.freeze().encode())
+    assert contents(rows) == {(None,): 2} | {(value,): 2 for value in values}
+    again = table_of(kind)
+    again.load(pa.RecordBatch.from_pylist(rows, again.schema))
+    assert contents(rows_of(again.freeze().encode())) == contents(rows)
+    assert len(add(again, [pa.array([*values, None], kind)])) == len(again)
+
+
+def test_a_snapshot_with_a_key_twice_is_refused() -> None:
+    table = table_of(pa.int64())
+    add(table, [pa.array([1, 2])])
+    rows = rows_of(table.freeze().encode())
+    twice = pa.RecordBatch.from_pylist([*rows, rows[0]], table.schema)
+    with pytest.raises(CheckpointCorrupt, match="twice"):
+        table_of(pa.int64()).load(twice)
+
+
+def test_a_row_under_another_keys_group_is_refused() -> None:
+    """I15: every key at its range owner."""
+    table = table_of(pa.int64())
+    add(table, [pa.array([1])])
+    (row,) = rows_of(table.freeze().encode())
+    row["__kg"] = (row["__kg"] + 1) % 128
+    with pytest.raises(CheckpointCorrupt, match="key group"):
+        table_of(pa.int64()).load(pa.RecordBatch.from_pylist([row], table.schema))
+
+
+def test_nothing_is_saved_once_the_copy_is_done() -> None:
+    """The hot path pays for a snapshot only while it is being copied."""
+    table = table_of(pa.int64())
+    keys = [pa.array([1, 2, 3])]
+    add(table, keys)
+    view = table.freeze()
+    add(table, keys)
+    assert len(view._undo) == 1
+    add(table, keys)
+    assert len(view._undo) == 1, "a row is saved once per freeze"
+    view.encode()
+    add(table, keys)
+    assert table._frozen == ()
+    assert view._undo == []
+
+
+def test_a_released_view_is_forgotten() -> None:
+    table = table_of(pa.int64())
+    keys = [pa.array([1, 2, 3])]
+    add(table, keys)
+    view = table.freeze()
+    view.release()
+    add(table, keys)
+    assert table._frozen == ()
+    view.release()
+
+
+def test_freezing_does_not_look_at_the_rows() -> None:
+    """S4: the synchronous part takes constant time: the arrays are handed over as they are."""
+    table = table_of(pa.int64())
+    add(table, [pa.array(range(1000))])
+    view = table.freeze()
+    assert view._values[0] is table.values[0]
+    assert view._groups is table._groups
+
+
+class Interrupted:
+    """A column that runs something in the middle of the writer's copy."""
+
+    def __init__(self, array: np.ndarray, interrupt: Callable[[], None]) -> None:
+        self._array = array
+        self._interrupt = interrupt
+
+    def __getitem__(self, rows: slice) -> Interrupted:
+        return Interrupted(self._array[rows], self._interrupt)
+
+    def copy(self) -> np.ndarray:
+        half = len(self._array) // 2
+        first = self._array[:half].copy()
+        self._interrupt()
+        return np.concatenate([first, self._array[half:]])
+
+
+def test_rows_that_change_in_the_middle_of_the_copy_are_undone() -> None:
+    """S4, I2: half of a column is copied, then rows of both halves change, then the rest is copied."""
+    table = table_of(pa.int64())
+    keys = list(range(10))
+    add(table, [pa.array(keys)], 5)
+    view = table.freeze()
+    add(table, [pa.array(keys[::3])], 100)
+
+    def in_the_middle() -> None:
+        add(table, [pa.array(keys[::2])], 1000)
+        add(table, [pa.array(list(range(5, 300)))], 7)
+
+    view._values = (Interrupted(view._values[0], in_the_middle),)  # type: ignore[assignment]
+    assert contents(rows_of(view.encode())) == {(key,): 5 for key in keys}
+    now = contents(rows_of(table.freeze().encode()))
+    assert now[(0,)] == 1105
+    assert now[(9,)] == 112
+    assert now[(299,)] == 7
+
+
+def test_a_writer_thread_beside_a_busy_loop_sees_the_freeze_exactly() -> None:
+    """S4, I2: real threads. Every key has the same count at each freeze, whatever the interleaving."""
+    table = table_of(pa.int64())
+    keys = [pa.array(np.random.default_rng(1).permutation(20_000))]
+    for round_number in range(1, 6):
+        add(table, keys)
+        view = table.freeze()
+        result: list[dict[tuple[Any, ...], int]] = []
+        writer = threading.Thread(
+            target=lambda v=view, r=result: r.append(contents(rows_of(v.encode())))
+        )
+        writer.start()
+        while view.copying:
+            add(table, [keys[0].slice(0, 7_000)])
+            add(table, [keys[0].slice(0, 7_000)], -1)
+        writer.join()
+        assert set(result[0].values()) == {round_number}
+
+
+def test_two_freezes_under_way_each_get_their_own_moment() -> None:
+    """B6: several snapshots may be under way at once."""
+    table = table_of(pa.int64())
+    keys = [pa.array([1, 2])]
+    add(table, keys)
+    first = table.freeze()
+    add(table, [pa.array([1])])
+    second = table.freeze()
+    add(table, [pa.array([1, 2, 3])])
+    third = table.freeze()
+    add(table, [pa.array([1, 2, 3])])
+    assert contents(rows_of(second.encode())) == {(1,): 2, (2,): 1}
+    add(table, [pa.array([1, 2, 3])])
+    assert contents(rows_of(third.encode())) == {(1,): 3, (2,): 2, (3,): 1}
+    assert contents(rows_of(first.encode())) == {(1,): 1, (2,): 1}
+
+
+def test_a_table_that_outgrows_its_arrays_leaves_the_old_ones_to_the_writer() -> None:
+    """S4: growth while a snapshot waits."""
+    table = table_of(pa.string())
+    add(table, [pa.array(["a", "b"])])
+    view = table.freeze()
+    add(table, [pa.array([f"key {i}" for i in range(5_000)])])
+    add(table, [pa.array(["a"])])
+    assert contents(rows_of(view.encode())) == {("a",): 1, ("b",): 1}
+
+
+def test_nullable_and_object_values_are_undone_like_numbers() -> None:
+    """S4: validity and text are part of the row."""
+    values = pa.schema([("x", pa.float64()), ("t", pa.string())])
+    table = table_of(pa.int64(), values=values)
+    slots = table.slots_of([pa.array([1, 2])]).slots
+    table.values[0][slots], table.values[1][slots] = 1.5, "old"
+    assert table.valid[0] is not None
+    table.valid[0][slots[0]] = True
+    view = table.freeze()
+    table.touch(slots)
+    table.values[0][slots], table.values[1][slots] = 9.0, None
+    table.valid[0][slots] = [False, True]
+    rows = sorted(rows_of(view.encode()), key=lambda row: row["key.k0"])
+    assert [(row["value.x"], row["value.t"]) for row in rows] == [(1.5, "old"), (None, "old")]
+
+
+def test_an_empty_table_freezes_to_no_blocks() -> None:
+    encoded = table_of(pa.int64()).freeze().encode()
+    assert encoded.blocks == ()
+    assert pa.ipc.open_stream(b"".join(encoded.chunks)).read_all().num_rows == 0
