@@ -324,11 +324,11 @@ class _SinkSuite:
             replace(mine, attempt=2),
         ]
         place = self._place()
-        kept, _ = place.stage(mine, self.make_rows(0, 2))
+        kept = place.stage(mine, self.make_rows(0, 2))
         place.stage(mine, self.make_rows(100, 2))
         place.stage_open(mine, self.make_rows(200, 2))
         foreign = [
-            place.stage(where, self.make_rows(2 + 2 * i, 2))[0] for i, where in enumerate(others)
+            place.stage(where, self.make_rows(2 + 2 * i, 2)) for i, where in enumerate(others)
         ]
         staged = self.count_staged(place.sink)
         committer = place.committer(replace(mine, attempt=2))
@@ -347,7 +347,7 @@ class _SinkSuite:
         """With fewer subtasks the remaining ones clean up for those that are gone."""
         place = self._place()
         kept = [
-            place.stage(_Where(index=index, parallelism=4), self.make_rows(2 * index, 2))[0]
+            place.stage(_Where(index=index, parallelism=4), self.make_rows(2 * index, 2))
             for index in range(4)
         ]
         for index in range(4):
@@ -413,6 +413,7 @@ class _Place:
     schema: pa.Schema
     opened: list[SinkWriter | SinkCommitter] = field(default_factory=list)
     crashed: list[SinkWriter] = field(default_factory=list)
+    checkpoint: int = 0
 
     def open(self, where: _Where) -> tuple[SinkWriter, SinkCommitter]:
         return self.writer(where), self.committer(where)
@@ -427,10 +428,11 @@ class _Place:
         self.opened.append(committer)
         return committer
 
-    def stage(self, where: _Where, batch: pa.RecordBatch) -> tuple[Plain, SinkWriter]:
+    def stage(self, where: _Where, batch: pa.RecordBatch) -> Plain:
         """A transaction that was prepared; its process is gone."""
         writer = self.stage_open(where, batch)
-        return _plain(writer.prepare(1)), writer
+        self.checkpoint += 1
+        return _plain(writer.prepare(self.checkpoint))
 
     def stage_open(self, where: _Where, batch: pa.RecordBatch) -> SinkWriter:
         """A transaction that was begun by a process that is gone."""

@@ -41,7 +41,7 @@ class FileSink(Sink):
     def __init__(
         self,
         path: str,
-        format: str = "parquet",  # noqa: A002 (the word that people know from Spark)
+        format: str = "parquet",
         *,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:

@@ -13,7 +13,7 @@ from penstock.connectors.sinks.jsonlines import to_json_lines
 from penstock.errors import DataError, SchemaError
 
 ROW_GROUP_ROWS = 262_144
-ROW_GROUP_BYTES = 16 << 20
+ROW_GROUP_BYTES = 8 << 20
 
 
 class Encoder(Protocol):

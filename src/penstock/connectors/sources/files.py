@@ -43,7 +43,7 @@ class FileSource(Source):
     def __init__(
         self,
         path: str,
-        format: str = "parquet",  # noqa: A002 (the word that people know from Spark)
+        format: str = "parquet",
         schema: pa.Schema | str | None = None,
         watch: bool = False,
         *,
@@ -253,7 +253,7 @@ def digest(name: str) -> str:
 
 
 def lane_of(name: str, max_parallelism: int) -> int:
-    return xxhash.xxh64_intdigest(name.encode()) % max_parallelism
+    return int(xxhash.xxh64_intdigest(name.encode())) % max_parallelism
 
 
 def _require_one_of(option: str, value: str, allowed: tuple[str, ...]) -> None:
