@@ -3,7 +3,7 @@
 import pickle
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from penstock.engine.operators.base import Operator, OperatorContext
 from penstock.engine.operators.process import Process, check_function
-from penstock.engine.operators.row import OUTPUT_ROWS, make_row
+from penstock.engine.operators.row import OUTPUT_ROWS, make_row, python_values
 from penstock.engine.operators.rows import Filter, FlatMapRows, MapBatches, MapRows, Select, Union
 from penstock.errors import ConfigError, PlanError, SchemaError
 from penstock.plan.expressions import col, lit
@@ -95,6 +95,39 @@ def test_a_row_cannot_be_changed_and_names_its_columns_when_one_is_missing() -> 
         _ = row.usr
     with pytest.raises(KeyError, match="columns are: user"):
         _ = row["usr"]
+
+
+@pytest.mark.parametrize(
+    ("ddl", "values"),
+    [
+        ("BIGINT", [1, None, 2**62 + 1]),
+        ("BIGINT", [2**62 + 1, -5]),
+        ("TINYINT", [None, None]),
+        ("DOUBLE", [1.5, None, float("inf")]),
+        ("FLOAT", [0.5, None]),
+        ("BOOLEAN", [True, None, False]),
+        ("BOOLEAN", [True, False]),
+        ("STRING", ["x", None, "", "é"]),
+        ("BINARY", [b"x", None, b""]),
+        ("DECIMAL(5,2)", [Decimal("1.50"), None]),
+        ("TIMESTAMP_NTZ", [datetime(2026, 1, 1, 5), None]),  # noqa: DTZ001
+        ("TIMESTAMP", [datetime(2026, 1, 1, 5, tzinfo=UTC), None]),
+        ("TIMESTAMP", [datetime(1901, 1, 1, 5, 0, 0, 123456, tzinfo=UTC)]),
+        ("ARRAY<INT>", [[1, 2], None, []]),
+        ("STRING", []),
+    ],
+)
+def test_values_reach_a_function_as_plain_python_values(ddl: str, values: list[Any]) -> None:
+    array = pa.array([None, *values], parse_schema(f"x {ddl}").field(0).type).slice(1)
+    got = python_values(array)
+    assert got == values
+    assert [type(value) for value in got] == [type(value) for value in values]
+
+
+def test_timestamps_of_other_units_and_zones_reach_a_function_as_arrow_says() -> None:
+    for kind in (pa.timestamp("ms"), pa.timestamp("s", "UTC"), pa.timestamp("us", "Europe/Paris")):
+        array = pa.array([1_700_000_000, None, -5], kind)
+        assert python_values(array) == array.to_pylist()
 
 
 # ---- map, flat_map

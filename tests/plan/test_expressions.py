@@ -35,6 +35,8 @@ CASES: list[tuple[Expression, list[Any]]] = [
     (col("a").between(1, 2), [True, True, None, False]),
     (col("a").isin(0, 2), [False, True, None, True]),
     (col("a").isin([0, 2]), [False, True, None, True]),
+    (col("a").isin(0, None), [None, None, None, True]),
+    (~col("a").isin(1), [False, True, None, True]),
     (col("a").is_null(), [False, False, True, False]),
     (col("a").is_not_null(), [True, True, False, True]),
     (col("t") & (col("f") > 0), [True, False, None, False]),

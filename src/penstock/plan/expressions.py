@@ -245,7 +245,10 @@ class IsIn(Expression):
 
     def evaluate(self, batch: pa.RecordBatch) -> Any:
         value = self.value.array(batch)
-        found = pc.is_in(value, value_set=pa.array(self.choices, type=value.type), skip_nulls=True)
+        known = [choice for choice in self.choices if choice is not None]
+        found = pc.is_in(value, value_set=pa.array(known, type=value.type))
+        if len(known) < len(self.choices):  # as in SQL: it might be the unknown one
+            found = pc.if_else(found, True, None)
         return pc.if_else(pc.is_valid(value), found, None) if value.null_count else found
 
     def columns(self) -> frozenset[str]:

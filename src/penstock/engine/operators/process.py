@@ -117,7 +117,7 @@ class Process(Operator):
         columns = [batch.column(key).take(firsts) for key in self._keys]
         for state in self._states.values():
             state.begin_batch(columns)
-        rows = batch_rows(batch)
+        rows = list(batch_rows(batch))
         for number, (key, positions) in enumerate(groups.items()):
             for state in self._states.values():
                 state.current = number

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from decimal import Decimal
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, cast
 
 import numpy as np
@@ -66,10 +66,10 @@ def row_type(names: tuple[str, ...]) -> type[Row]:
     A named tuple cannot have every column name, but its fast field readers work on any tuple.
     """
     members: dict[str, Any] = {"__slots__": (), "_fields": names}
-    readers = vars(namedtuple("Readers", [f"f{i}" for i in range(len(names))]))  # noqa: PYI024
+    readers = namedtuple("Readers", [f"f{i}" for i in range(len(names))])  # noqa: PYI024
     for position, name in enumerate(names):
         if name.isidentifier() and not name.startswith("_"):
-            members[name] = readers[f"f{position}"]
+            members[name] = vars(readers)[f"f{position}"]
     return cast("type[Row]", type("Row", (Row,), members))
 
 
@@ -89,27 +89,23 @@ def make_row(names: tuple[str, ...], values: Iterable[Any]) -> Row:
     return tuple.__new__(row_type(names), tuple(values))
 
 
-def batch_rows(batch: pa.RecordBatch) -> list[Row]:
-    """The rows of a batch, converted a column at a time."""
-    make = partial(tuple.__new__, row_type(tuple(batch.schema.names)))
+def batch_rows(batch: pa.RecordBatch) -> Iterator[Row]:
+    """The rows of a batch: converted a column at a time, put together one by one."""
+    kind = row_type(tuple(batch.schema.names))
     if not batch.num_columns:
-        return [make(())] * batch.num_rows
-    return list(map(make, zip(*map(python_values, batch.columns))))
+        return iter([kind(())] * batch.num_rows)
+    return map(kind, zip(*map(python_values, batch.columns)))
 
 
 def python_values(column: pa.Array) -> list[Any]:
-    """The same as `column.to_pylist()`, many times faster for numbers, booleans, text and bytes."""
+    """The same as `column.to_pylist()`, ten times faster for the usual timestamps."""
     kind = column.type
-    if pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_large_string(kind):
-        return list(column.to_numpy(zero_copy_only=False).tolist())
-    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+    if not pa.types.is_timestamp(kind) or kind.unit == "ns" or kind.tz not in (None, "UTC"):
         return list(column.to_pylist())
-    if not column.null_count:
-        return list(column.to_numpy(zero_copy_only=False).tolist())
-    values = list(column.fill_null(0).to_numpy(zero_copy_only=False).tolist())
-    for position in np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False)).tolist():
-        values[position] = None
-    return values
+    plain = column.to_numpy(zero_copy_only=False).astype("datetime64[us]").tolist()
+    if kind.tz is None:
+        return list(plain)
+    return [None if value is None else value.replace(tzinfo=UTC) for value in plain]
 
 
 class RowsToBatch:
