@@ -56,7 +56,9 @@ class Events:
         while True:
             self.seen += self.workers.receive()
             for event in self.seen:
-                if isinstance(event, kind) and all(getattr(event, k) == v for k, v in fields.items()):
+                if isinstance(event, kind) and all(
+                    getattr(event, k) == v for k, v in fields.items()
+                ):
                     self.seen.remove(event)
                     return event
             if time.monotonic() > end_s:
@@ -64,7 +66,9 @@ class Events:
             self.workers.wait(50)
 
 
-def until(condition: Callable[[], bool], within_s: float = 10.0, tick: Callable[[], Any] | None = None) -> None:
+def until(
+    condition: Callable[[], bool], within_s: float = 10.0, tick: Callable[[], Any] | None = None
+) -> None:
     """Waits for a condition; `tick` is what moves things on, and waits a little itself."""
     import threading
 
@@ -77,7 +81,9 @@ def until(condition: Callable[[], bool], within_s: float = 10.0, tick: Callable[
 
 
 @contextmanager
-def joined(server: ControlServer, invitation: Invitation, **options: Any) -> Iterator[ControlClient]:
+def joined(
+    server: ControlServer, invitation: Invitation, **options: Any
+) -> Iterator[ControlClient]:
     """A registered client; the server must be served by the caller's thread, so registration runs aside."""
     import threading
 
@@ -86,7 +92,9 @@ def joined(server: ControlServer, invitation: Invitation, **options: Any) -> Ite
 
     def enter() -> None:
         try:
-            result.append(register(context, invitation, options.pop("versions", None) or versions()))
+            result.append(
+                register(context, invitation, options.pop("versions", None) or versions())
+            )
         except BaseException as error:
             result.append(error)
 

@@ -29,7 +29,8 @@ OTHER = ChannelId(0, 3, 2)
 def rows(count: int, start: int = 0) -> pa.RecordBatch:
     numbers = np.arange(start, start + count)
     return pa.record_batch(
-        [numbers, [f"row {n}" for n in numbers], [[float(n)] * (n % 3) for n in numbers]], schema=SCHEMA
+        [numbers, [f"row {n}" for n in numbers], [[float(n)] * (n % 3) for n in numbers]],
+        schema=SCHEMA,
     )
 
 
@@ -118,7 +119,10 @@ def test_waiting_for_room_ends_when_there_is_room(near: Pair) -> None:
     for _ in range(sent):
         near.receive()
     began_s = time.monotonic()
-    until(lambda: output.try_send(End()), tick=lambda: near.sender.wait(5000, waiting_for_room=[CHANNEL]))
+    until(
+        lambda: output.try_send(End()),
+        tick=lambda: near.sender.wait(5000, waiting_for_room=[CHANNEL]),
+    )
     assert time.monotonic() - began_s < 1.0
 
 
@@ -191,11 +195,11 @@ def test_rows_stay_what_they_were_while_later_frames_come(near: Pair) -> None:
         assert batch.equals(rows(2000 if number % 2 else 10, number))
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(sizes=st.lists(st.integers(0, 400), min_size=1, max_size=12), start=st.integers(0, 1000))
-def test_small_frames_that_share_a_read_buffer_are_read_right(
-    sizes: list[int], start: int
-) -> None:
+def test_small_frames_that_share_a_read_buffer_are_read_right(sizes: list[int], start: int) -> None:
     with a_host() as sender, a_host() as receiver:
         pair = Pair(sender, receiver)
         pair.open(CHANNEL)

@@ -98,7 +98,13 @@ def test_who_does_not_know_the_secret_gets_no_answer(near: ControlServer) -> Non
         stranger.linger = 0
         stranger.connect(near.ipc)
         good = {"launch": 1, "token": "?", "pid": 1, "host": "h", "versions": versions()}
-        for data in (b"", b"\xc1", msgpack.packb(3), msgpack.packb({"launch": "x"}), msgpack.packb(good)):
+        for data in (
+            b"",
+            b"\xc1",
+            msgpack.packb(3),
+            msgpack.packb({"launch": "x"}),
+            msgpack.packb(good),
+        ):
             stranger.send(data)
         near.wait(200)
         assert near.receive() == []
@@ -141,7 +147,9 @@ def test_a_twin_whose_launch_ends_is_told_to_leave(near: ControlServer) -> None:
     invitation = near.expect(2, "x:y")
     with joined(near, invitation), joined(near, invitation) as twin:
         until(
-            lambda: near.receive() is not None and all(c.said_hello for c in near._connections.values()),
+            lambda: (
+                near.receive() is not None and all(c.said_hello for c in near._connections.values())
+            ),
             tick=lambda: near.wait(10),
         )
         near.forget(2, "over")
@@ -327,7 +335,9 @@ def test_a_process_stuck_in_c_code_that_holds_the_interpreter_is_busy_and_not_de
     environment = dict(os.environ, PYTHONPATH="src")
     invitation = near.expect(0, "x:y").to_bytes().hex()
     process = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(code), invitation, "0"], env=environment, stdout=subprocess.PIPE
+        [sys.executable, "-c", textwrap.dedent(code), invitation, "0"],
+        env=environment,
+        stdout=subprocess.PIPE,
     )
     try:
         events = Events(near)

@@ -22,7 +22,7 @@ from penstock.errors import ConfigError, LaunchError
 from penstock.ports.control import DriverLost
 from penstock.shells.spark.background import ThreadBackground
 from penstock.shells.spark.clock import RealClock
-from penstock.shells.spark.control_client import ControlClient, Refused, local_address, register
+from penstock.shells.spark.control_client import ControlClient, local_address, register
 from penstock.shells.spark.host import SparkHost
 from penstock.shells.spark.invitation import Invitation
 from penstock.shells.spark.network import TcpData
@@ -31,10 +31,10 @@ from penstock.shells.spark.sockets import new_context
 from penstock.shells.spark.versions import versions
 
 DEFAULT_BODY = "penstock.engine.worker:Worker"
-LEFT = "left"
+LEFT = "the worker left, as it was told"
 FATAL = "fatal "
 LATER = "later "
-"""How a task ended: it was told to leave; it can never run here; it could not this time."""
+"""How a task ended: as it should; it can never run here; it could not this time."""
 
 _OPEN_FILES_WANTED = 65_536
 
@@ -70,7 +70,9 @@ def run_worker(invitation_bytes: bytes, payload: bytes) -> str:
     try:
         return _join_and_run(context, directory, invitation, payload)
     except LaunchError as error:
-        return (LEFT if isinstance(error, Refused) else LATER) + str(error)
+        return f"{LATER}{error}"
+    except DriverLost as error:
+        return f"{LATER}the worker left: {error}"
     except ImportError as error:
         return f"{FATAL}a worker cannot import what the job needs: {error}. Ship it with spark.submit.pyFiles."
     finally:
@@ -88,8 +90,6 @@ def _join_and_run(
     background = ThreadBackground(threads=2, wake=host.wake)
     try:
         load_body(invitation.body)(payload, driver, host, RealClock(), background).run()
-    except DriverLost:
-        pass
     finally:
         background.close()
         host.close()

@@ -1,0 +1,57 @@
+"""Three workers on three executors of one core each (Spark's local-cluster), then a killed one.
+
+Prints where they run: one line with the executors' pids, one with how the killed worker came back.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from pyspark.sql import SparkSession
+
+from penstock.ports.control import Joined, Received
+from penstock.protocol.ids import AttemptId, CheckpointId
+from penstock.protocol.messages import SnapshotKind, Status, Trigger
+from penstock.shells.spark.workers import SparkWorkers
+from tests.spark.ends import Events
+
+ASK = Trigger(AttemptId(1), CheckpointId(1), SnapshotKind.CHECKPOINT)
+
+
+def main() -> None:
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    spark = (
+        SparkSession.builder.master("local-cluster[3,2,1024]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.executor.memory", "512m")
+        .config("spark.log.level", "OFF")
+        .getOrCreate()
+    )
+    while spark.sparkContext._jsc.sc().statusStore().executorList(True).size() < 4:
+        spark.range(1).count()
+    workers = SparkWorkers(spark, "spread", "spread", b"", 3, body="tests.spark.bodies:Obedient")
+    events = Events(workers)
+    for launch in range(3):
+        workers.launch(launch, f"worker {launch + 1} of 3")
+    joined = [events.take(Joined, within_s=40, launch=launch) for launch in range(3)]
+    parents = []
+    for worker in joined:
+        workers.send(worker.worker, ASK)
+        told = events.take(Received, worker=worker.worker).message
+        if isinstance(told, Status):
+            parents.append(int(told.metrics["parent"]))
+    print("daemons", *parents, flush=True)
+    os.kill(joined[1].pid, signal.SIGKILL)
+    again = events.take(Joined, within_s=40)
+    print("again", again.launch, flush=True)
+    workers.close()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()
