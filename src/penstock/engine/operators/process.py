@@ -46,6 +46,12 @@ class ProcessContext:
             )
         return known
 
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"ctx.{name} is not there (yet); a function has ctx.value_state(name, schema), ctx.operator,"
+            " ctx.index and ctx.parallelism"
+        )
+
     def _declare(self, name: str, schema: pa.Schema) -> ValueState:
         if self._opened:
             raise PlanError(
