@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock.connectors.base import Source
-from penstock.connectors.sources import FileSource, GeneratorSource, RowsSource
+from penstock.connectors.sources import FileSource, GeneratorSource, RowsSource, lines, parquet
 from penstock.testing.conformance import source_conformance
 
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
@@ -83,24 +83,36 @@ def test_files_can_be_cut_and_shared_out_anywhere(tmp_path: Path, kind: str, wat
     assert read.num_rows == rows
 
 
+@pytest.mark.parametrize("kind", ["parquet", "csv", "json"])
+def test_large_files_can_be_cut_inside_of_every_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """E1: parts are made small here, so that a file has many of them."""
+    monkeypatch.setattr(parquet, "BATCH_ROWS", 5)
+    monkeypatch.setattr(lines, "BLOCK_BYTES", 100)
+    WRITERS[kind](tmp_path / "data", numbered(0, 60))
+    read = source_conformance(lambda: FileSource(str(tmp_path), kind, SCHEMA), rows_max=9)
+    assert read.column("id").to_pylist() == list(range(60))
+
+
 @pytest.mark.parametrize("kind", ["csv", "json"])
 def test_bad_lines_have_their_place_too(tmp_path: Path, kind: str) -> None:
     """E1: a cut among bad lines loses and repeats none."""
     good = {"csv": "{0},text", "json": '{{"id": {0}, "text": "text"}}'}[kind]
-    lines = [f"broken {n}" if n % 5 == 0 else good.format(n) for n in range(60)]
-    (tmp_path / "data").write_text("\n".join((["id,text"] if kind == "csv" else []) + lines))
+    texts = [f"broken {n}" if n % 5 == 0 else good.format(n) for n in range(60)]
+    (tmp_path / "data").write_text("\n".join((["id,text"] if kind == "csv" else []) + texts))
     read = source_conformance(
         lambda: FileSource(str(tmp_path), kind, SCHEMA, bad_records="column"), rows_max=7
     )
     assert read.column("_bad_record").to_pylist() == [
-        line if line.startswith("broken") else None for line in lines
+        line if line.startswith("broken") else None for line in texts
     ]
 
 
 def test_packed_csv_can_be_cut_anywhere(tmp_path: Path) -> None:
     """E1: a .gz file is unpacked on the way."""
-    lines = "\n".join(["id,text", *(f"{n},text" for n in range(50))])
-    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(lines.encode()))
+    text = "\n".join(["id,text", *(f"{n},text" for n in range(50))])
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(text.encode()))
     read = source_conformance(lambda: FileSource(str(tmp_path), "csv", SCHEMA), rows_max=9)
     assert read.column("id").to_pylist() == list(range(50))
 

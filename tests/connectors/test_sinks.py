@@ -347,6 +347,15 @@ def test_two_runs_into_one_collect_sink_keep_the_rows_of_both() -> None:
     assert len(sink.to_pylist()) == 2
 
 
+def test_rows_that_arrive_again_take_no_room() -> None:
+    """I10."""
+    sink = CollectSink(limit_bytes=1000)
+    transaction = prepared(sink.writer(context()), *range(60))
+    for _ in range(5):
+        sink.receive(transaction)
+    assert sink.to_table().num_rows == 60
+
+
 def test_more_rows_than_a_collect_sink_may_hold_are_an_error_that_names_another_sink() -> None:
     sink = CollectSink(limit_bytes=1000)
     with pytest.raises(ConfigError, match=r"more than 1000 bytes .*FileSink"):

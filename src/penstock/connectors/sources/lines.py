@@ -77,9 +77,7 @@ def open_stream(listing: Listing, name: str) -> Any:
         ) from None
 
 
-def line_blocks(
-    handle: Any, at: Mark, where: str, block_bytes: int = BLOCK_BYTES
-) -> Iterator[Block]:
+def line_blocks(handle: Any, at: Mark, where: str) -> Iterator[Block]:
     """The rest of a file, from the byte and line of `at`, in blocks that end with a line."""
     offset, line = at[0], max(1, at[1])
     rest = b""
@@ -87,8 +85,8 @@ def line_blocks(
     try:
         handle.seek(offset)
         while not last:
-            fresh = _read_fully(handle, block_bytes)
-            last = len(fresh) < block_bytes
+            fresh = _read_fully(handle, BLOCK_BYTES)
+            last = len(fresh) < BLOCK_BYTES
             data = rest + fresh
             cut = len(data) if last else data.rfind(b"\n") + 1
             data, rest = data[:cut], data[cut:]
