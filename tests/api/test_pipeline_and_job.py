@@ -188,14 +188,14 @@ def test_the_same_pipeline_given_twice_runs_once() -> None:
 def inline(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Stands in for the engine that runs a graph in place."""
     limits: list[int] = []
-    module = ModuleType("penstock.engine.inline")
+    module = ModuleType("penstock.shells.inline")
 
     def run_inline(graph: Any, limit: int) -> pa.Table:
         limits.append(limit)
         return pa.table({"k": ["a", None], "v": [1, 2]}, schema=graph.nodes[-1].schema)
 
     module.run_inline = run_inline  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "penstock.engine.inline", module)
+    monkeypatch.setitem(sys.modules, "penstock.shells.inline", module)
     return limits
 
 

@@ -17,8 +17,9 @@ from pyspark.sql import SparkSession
 from penstock.ports.control import Joined, Received
 from penstock.protocol.ids import AttemptId, CheckpointId
 from penstock.protocol.messages import SnapshotKind, Status, Trigger
+from penstock.shells.spark.session import executors
 from penstock.shells.spark.workers import SparkWorkers
-from tests.spark.ends import Events
+from tests.spark.ends import Events, until
 
 ASK = Trigger(AttemptId(1), CheckpointId(1), SnapshotKind.CHECKPOINT)
 
@@ -26,14 +27,15 @@ ASK = Trigger(AttemptId(1), CheckpointId(1), SnapshotKind.CHECKPOINT)
 def main() -> None:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     spark = (
-        SparkSession.builder.master("local-cluster[3,2,1024]")
+        SparkSession.builder.master("local-cluster[3,1,1024]")
         .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
         .config("spark.executor.memory", "512m")
+        .config("spark.scheduler.minRegisteredResourcesRatio", "1.0")
         .config("spark.log.level", "OFF")
         .getOrCreate()
     )
-    while spark.sparkContext._jsc.sc().statusStore().executorList(True).size() < 4:
-        spark.range(1).count()
+    until(lambda: len(executors(spark.sparkContext)) == 3, within_s=40)
     workers = SparkWorkers(spark, "spread", "spread", b"", 3, body="tests.spark.bodies:Obedient")
     events = Events(workers)
     for launch in range(3):
@@ -46,6 +48,7 @@ def main() -> None:
         if isinstance(told, Status):
             parents.append(int(told.metrics["parent"]))
     print("daemons", *parents, flush=True)
+    print([each["running"] for each in executors(spark.sparkContext)], file=sys.stderr)
     os.kill(joined[1].pid, signal.SIGKILL)
     again = events.take(Joined, within_s=40)
     print("again", again.launch, flush=True)

@@ -177,7 +177,7 @@ class Stream:
         from penstock.api.config import whole_number
 
         whole_number(n, "n", 1, 1_000_000)
-        inline = importlib.import_module("penstock.engine.inline")
+        inline = importlib.import_module("penstock.shells.inline")
         return inline.run_inline(self.graph(), n)
 
     def _apply(

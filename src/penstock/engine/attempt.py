@@ -260,9 +260,7 @@ class Attempt:
         together = self._assembler.add(taken)
         if together is None:
             return
-        work = WriteWork(
-            self._store, self.slot, self.id, taken.checkpoint, together, self._clock
-        )
+        work = WriteWork(self._store, self.slot, self.id, taken.checkpoint, together, self._clock)
 
         def written(snapshots: tuple[SubtaskSnapshot, ...]) -> None:
             self._say(Ack(self.id, taken.checkpoint, snapshots))

@@ -18,7 +18,9 @@ Emit = Callable[[int, pa.RecordBatch], None]
 
 
 def _nowhere(edge: int, batch: pa.RecordBatch) -> None:
-    raise InvariantBroken(f"{batch.num_rows} rows for edge {edge} before the outputs were connected")
+    raise InvariantBroken(
+        f"{batch.num_rows} rows for edge {edge} before the outputs were connected"
+    )
 
 
 class Chain:

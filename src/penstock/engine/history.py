@@ -30,9 +30,7 @@ class History:
         self.aborted_total = 0
 
     def triggered(self, checkpoint: CheckpointId, kind: SnapshotKind, wall_ms: float) -> None:
-        self._pending[checkpoint] = CheckpointInfo(
-            checkpoint, str(kind), "pending", wall_ms, None
-        )
+        self._pending[checkpoint] = CheckpointInfo(checkpoint, str(kind), "pending", wall_ms, None)
         self._publish()
 
     def completed(self, event: Completed, path: str | None) -> None:

@@ -141,7 +141,10 @@ class JobManager:
                 return "restarting" if self.machine.attempts else "starting"
 
     def wake_ms(self) -> float:
-        times = [self.machine.wake_ms(), self.coordinator.wake_ms(), self._next_sync_ms]
+        """When the next step has something to do, if nothing happens before."""
+        now_ms = self._now()
+        times = [self.machine.wake_ms(now_ms), self.coordinator.wake_ms(now_ms)]
+        times.append(self._next_sync_ms)
         times += [at for at, _ in self._retries]
         return min(time for time in times if time is not None)
 
@@ -297,9 +300,7 @@ class JobManager:
             case lifecycle.AttemptOver():
                 self._coordinate(self.coordinator.attempt_ended(self._now()))
             case lifecycle.RequestStop():
-                self._coordinate(
-                    self.coordinator.request_last(SnapshotKind.STOP, self._now())
-                )
+                self._coordinate(self.coordinator.request_last(SnapshotKind.STOP, self._now()))
             case lifecycle.JobEnded(outcome, reason):
                 self._job_ended(outcome, reason)
 
@@ -309,9 +310,7 @@ class JobManager:
         self._status = {}
         self._last = None
         subtasks = self._spec.plan.subtasks
-        self._coordinate(
-            self.coordinator.attempt_started(attempt, subtasks, restored, self._now())
-        )
+        self._coordinate(self.coordinator.attempt_started(attempt, subtasks, restored, self._now()))
 
     def _fail_attempt(self, attempt: AttemptId | None, reason: str) -> None:
         if attempt is not None and attempt == self._present_attempt():
@@ -355,9 +354,7 @@ class JobManager:
         files = self._files
         if files is None:
             attempt = AttemptId(1 if self._point is None else self._point.attempt + 1)
-            self._claimed(
-                RestorePoint(attempt, NO_CHECKPOINT, self.coordinator.next_id, (), None)
-            )
+            self._claimed(RestorePoint(attempt, NO_CHECKPOINT, self.coordinator.next_id, (), None))
             return
         wish, damaged = self._wish, dict(self._damaged)
         may_fall_back = all(sink.idempotent for sink in self._sinks.values())
@@ -380,9 +377,7 @@ class JobManager:
             self._wish = RestoreWish()
         self.coordinator.next_id = max(self.coordinator.next_id, point.first_id)
         self.coordinator.completed = list(point.kept)
-        self._obey(
-            self.machine.claimed(point.attempt, point.restored, point.kind, self._now())
-        )
+        self._obey(self.machine.claimed(point.attempt, point.restored, point.kind, self._now()))
 
     def _claim_failed(self, error: BaseException) -> None:
         fatal = not isinstance(error, StorageError) or type(error) is not StorageError
@@ -451,9 +446,7 @@ class JobManager:
     def _persist_unclear(self, error: BaseException, again: Callable[[], None]) -> None:
         """Nobody knows whether the metadata is there. Ask until somebody does; only a new owner ends that."""
         if not isinstance(error, StorageError) or type(error) is not StorageError:
-            self._obey(
-                self.machine.fail_for_good(f"{type(error).__name__}: {error}", self._now())
-            )
+            self._obey(self.machine.fail_for_good(f"{type(error).__name__}: {error}", self._now()))
             return
         if self.outcome is None:
             self._retries.append((self._now() + PERSIST_PAUSE_MS, again))
@@ -463,9 +456,7 @@ class JobManager:
             self._coordinate(self.coordinator.persisted(attempt, checkpoint, self._now()))
         else:
             reason = "the store failed while its metadata was written"
-            self._coordinate(
-                self.coordinator.persist_failed(checkpoint, reason, self._now())
-            )
+            self._coordinate(self.coordinator.persist_failed(checkpoint, reason, self._now()))
         self._claim_if_settled()
 
     def _completed(self, action: snapshots.Completed, permit: CommitPermit) -> None:

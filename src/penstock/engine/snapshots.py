@@ -53,9 +53,7 @@ class WriteWork:
             for taken, operators in zip(self.taken, encoded, strict=True)
         ]
         async_ms = self.clock.monotonic_ms() - began_ms
-        return tuple(
-            replace(s, timings=replace(s.timings, async_ms=async_ms)) for s in snapshots
-        )
+        return tuple(replace(s, timings=replace(s.timings, async_ms=async_ms)) for s in snapshots)
 
 
 class _Places:
@@ -122,7 +120,9 @@ def _snapshot(
 
 
 def _without_state(taken: Taken) -> SubtaskSnapshot:
-    return _subtask(taken, {name: _operator(frozen, ()) for name, frozen in taken.operators.items()})
+    return _subtask(
+        taken, {name: _operator(frozen, ()) for name, frozen in taken.operators.items()}
+    )
 
 
 def _operator(frozen: FrozenOperator, segments: tuple[Segment, ...]) -> OperatorSnapshot:

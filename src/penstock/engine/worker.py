@@ -219,13 +219,9 @@ class Worker:
         self._journal.note(self._clock.monotonic_ms(), line)
 
 
-def _origin(
-    spec: JobSpec, origin: str, own: CheckpointStore | None
-) -> CheckpointStore | None:
+def _origin(spec: JobSpec, origin: str, own: CheckpointStore | None) -> CheckpointStore | None:
     if not origin:
         return own
     if spec.open_origin is None:
         raise CheckpointCorrupt(f"this job cannot read checkpoints from {origin}")
     return spec.open_origin(origin)
-
-

@@ -65,12 +65,16 @@ class PhysicalPlan:
     @cached_property
     def subtasks(self) -> tuple[SubtaskId, ...]:
         return tuple(
-            SubtaskId(task.number, index) for task in self.tasks for index in range(self.parallelism)
+            SubtaskId(task.number, index)
+            for task in self.tasks
+            for index in range(self.parallelism)
         )
 
     def channels(self, edge: PhysicalEdge) -> Iterator[ChannelId]:
         for source in range(self.parallelism):
-            targets = [source] if isinstance(edge.partitioning, Forward) else range(self.parallelism)
+            targets = (
+                [source] if isinstance(edge.partitioning, Forward) else range(self.parallelism)
+            )
             for target in targets:
                 yield ChannelId(edge.number, source, target)
 
@@ -169,9 +173,7 @@ def _make_task(
         Link(
             node=node,
             children=tuple(
-                position[child.name]
-                for child in nodes[1:]
-                if child.inputs[0].operator == node.name
+                position[child.name] for child in nodes[1:] if child.inputs[0].operator == node.name
             ),
             edges=tuple(edge.number for edge, name in edges if name == node.name),
         )

@@ -254,15 +254,14 @@ class Coordinator:
             actions += self._trigger(now_ms)
         return actions
 
-    def wake_ms(self) -> float | None:
-        """When `tick` has something to do next, if nothing else happens."""
+    def wake_ms(self, now_ms: float) -> float | None:
+        """When `tick` has something to do next, if nothing else happens: always later than now."""
         times = [p.triggered_ms + self.config.timeout_ms for p in self._collecting()]
         if self.attempt is not None and len(self.unfinished) < self.config.max_concurrent:
-            if self._requests or self.last_kind is not None:
-                times.append(self._pause_ends_ms())
-            elif self._next_periodic_ms is not None:
-                times.append(max(self._next_periodic_ms, self._pause_ends_ms()))
-        return min(times, default=None)
+            times.append(self._pause_ends_ms())
+            if self._next_periodic_ms is not None and self.last_kind is None:
+                times.append(self._next_periodic_ms)
+        return min((time for time in times if time > now_ms), default=None)
 
     def _is_due(self, now_ms: float) -> bool:
         if self.attempt is None:

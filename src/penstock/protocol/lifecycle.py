@@ -267,7 +267,8 @@ class JobMachine:
         self._launch_failures += 1
         if self._launch_failures > LAUNCH_FAILURES_MAX:
             return self.fail_for_good(
-                f"no worker could be started, {self._launch_failures} times in a row: {reason}", now_ms
+                f"no worker could be started, {self._launch_failures} times in a row: {reason}",
+                now_ms,
             )
         self._relaunch_ms.append(now_ms + 100 * 2**self._launch_failures)
         return self._advance(now_ms)
@@ -285,9 +286,7 @@ class JobMachine:
             case Deploying(current) if current == attempt and worker in self.phase.owed:
                 slot = self.members[worker].slot
                 known = {**self.phase.endpoints, **({} if slot is None else {slot: endpoints})}
-                self.phase = replace(
-                    self.phase, owed=self.phase.owed - {worker}, endpoints=known
-                )
+                self.phase = replace(self.phase, owed=self.phase.owed - {worker}, endpoints=known)
                 return self._advance(now_ms)
             case Running(current, known) if current == attempt:
                 return [SendStart(worker, attempt, known)]
@@ -357,7 +356,8 @@ class JobMachine:
         actions += [self._launch(now_ms) for _ in due]
         return actions + self._advance(now_ms)
 
-    def wake_ms(self) -> float | None:
+    def wake_ms(self, now_ms: float) -> float | None:
+        """When `tick` has something to do next, if nothing else happens: always later than now."""
         times = list(self._relaunch_ms)
         times += [
             state.waiting_since_ms + REJOIN_PATIENCE_MS
@@ -366,13 +366,12 @@ class JobMachine:
         ]
         match self.phase:
             case Gathering(since, not_before, drop_until):
-                times += [t for t in (not_before, drop_until) if t > since]
-                times.append(since + self.config.slot_timeout_ms)
+                times += [not_before, drop_until, since + self.config.slot_timeout_ms]
             case Ending(until_ms=until):
                 times.append(until)
             case _:
                 pass
-        return min(times, default=None)
+        return min((time for time in times if time > now_ms), default=None)
 
     def repeat(self) -> list[Action]:
         """What someone still owes an answer to, said again: nothing relies on one message arriving."""

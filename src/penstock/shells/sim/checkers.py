@@ -20,7 +20,7 @@ from penstock.wire import paths, records
 from penstock.wire.manifest import Manifest
 
 if TYPE_CHECKING:
-    from penstock.shells.sim.world import World
+    from penstock.shells.sim.world import DriverProcess, Process, World
 
 
 class Checkers:
@@ -32,11 +32,21 @@ class Checkers:
         """Per attempt, what it recorded to have restored."""
         self._triggered: dict[CheckpointId, int] = {}
         self._notified = CheckpointId(0)
-        self._kinds: Counter[str] = Counter()
 
     @property
     def completed(self) -> int:
         return len(self._manifests)
+
+    @property
+    def newest_attempt(self) -> int:
+        return max(self._restored, default=0)
+
+    def _void(self, manifest: Manifest) -> bool:
+        """Whether a later attempt went back behind this checkpoint."""
+        return any(
+            attempt > manifest.attempt and restored < manifest.checkpoint
+            for attempt, restored in self._restored.items()
+        )
 
     # ---- storage
 
@@ -51,7 +61,6 @@ class Checkers:
         self._manifests[checkpoint] = manifest
         self._check_complete(manifest)
         self._check_state(manifest)
-        self._kinds[str(manifest.kind)] += 1
 
     def on_deleted(self, name: str) -> None:
         """I12: a file goes only when no checkpoint that still exists needs it."""
@@ -107,7 +116,9 @@ class Checkers:
                 if whole is None:
                     whole = self._world.disk.read(paths.segment_file(segment.file))
                 data = whole
-                for batch in read_blocks(segment, groups, lambda at, n, data=data: data[at : at + n]):  # type: ignore[misc]
+                for batch in read_blocks(
+                    segment, groups, lambda at, n, data=data: data[at : at + n]
+                ):  # type: ignore[misc]
                     columns = [batch.column(i).to_pylist() for i in range(1, 4)]
                     for key, n, total in zip(*columns, strict=True):
                         if key in state:
@@ -141,7 +152,8 @@ class Checkers:
         visible = [t.checkpoint for t in self._world.table.visible.values()]
         if message.restored < max([self._notified, *visible]):
             self._violation(
-                "I7", f"attempt {message.attempt} restores {message.restored} below {self._notified}"
+                "I7",
+                f"attempt {message.attempt} restores {message.restored} below {self._notified}",
             )
 
     # ---- the external table
@@ -153,36 +165,34 @@ class Checkers:
         if not listed:
             self._violation("I9", f"{name} is committed and no completed checkpoint lists it")
             return
-        first = self._manifests[min(listed)]
-        for attempt, restored in self._restored.items():
-            if attempt > first.attempt and restored < first.checkpoint:
-                self._violation(
-                    "I18",
-                    f"{name} is committed though attempt {attempt} went back to {restored}",
-                )
+        if all(self._void(self._manifests[n]) for n in listed):
+            self._violation(
+                "I18", f"{name} is committed though a later attempt went back behind it"
+            )
 
-    def after_step(self) -> None:
-        """What can be asked at any time: limits and what is visible."""
-        for driver in self._world.drivers:
-            coordinator = driver.manager.coordinator
-            pending = [n for n, _ in coordinator.live()]
-            if len(pending) > coordinator.config.max_concurrent:
-                self._violation("I26", f"{len(pending)} snapshots are pending")
-            if pending and min(pending) < coordinator.newest_completed:
-                self._violation("I8", f"{pending} pending below {coordinator.newest_completed}")
-        for process in self._world.processes.values():
-            attempt = process.worker.attempt
-            for subtask in attempt.subtasks if attempt is not None else ():
-                subtask.check()
+    def after_driver(self, driver: DriverProcess) -> None:
+        """I8, I26: what is pending is within its limits and newer than what is complete."""
+        coordinator = driver.manager.coordinator
+        pending = [n for n, _ in coordinator.live()]
+        if len(pending) > coordinator.config.max_concurrent:
+            self._violation("I26", f"{len(pending)} snapshots are pending")
+        if pending and min(pending) < coordinator.newest_completed:
+            self._violation("I8", f"{pending} pending below {coordinator.newest_completed}")
+
+    def after_process(self, process: Process) -> None:
+        attempt = process.worker.attempt
+        for subtask in attempt.subtasks if attempt is not None else ():
+            subtask.check()
 
     def at_end(self) -> None:
         self._check_output()
         self._check_storage()
-        manager = self._world.drivers[-1].manager
-        if manager.outcome is not Outcome.FINISHED:
-            self._violation("I27", f"the job ended as {manager.outcome}: {manager.reason}")
-        if self._world.durable and self._kinds["final"] != 1:
-            self._violation("I27", f"{self._kinds['final']} final checkpoints")
+        ends = [(d.manager.outcome, d.manager.reason) for d in self._world.drivers if d.alive]
+        if not any(outcome is Outcome.FINISHED for outcome, _ in ends):
+            self._violation("I27", f"the job did not finish: {ends}")
+        final = [n for n, m in self._manifests.items() if m.kind == "final" and not self._void(m)]
+        if len(final) != 1:
+            self._violation("I27", f"final checkpoints: {final}")
         table = self._world.table
         dangling = [name for name, t in table.prepared.items() if not t.by_zombie]
         if dangling:
@@ -195,7 +205,9 @@ class Checkers:
         table, exactly_once = self._world.table, self._world.exactly_once
         for sink, want in self._world.scenario.expected.items():
             got = Counter(entry[0] for entry in table.rows(sink))
-            wrong = {i for i in got | want if got[i] < want[i] or (exactly_once and got[i] != want[i])}
+            wrong = {
+                i for i in got | want if got[i] < want[i] or (exactly_once and got[i] != want[i])
+            }
             if wrong:
                 some = {i: (got[i], want[i]) for i in sorted(wrong)[:5]}
                 self._violation("I1", f"{sink}: {len(wrong)} rows wrong (seen, wanted): {some}")

@@ -72,9 +72,7 @@ class SimSource(Source):
 
     def everything(self) -> list[int]:
         return [
-            id
-            for lane, count in enumerate(self.rows_per_lane)
-            for id in self.ids(lane, 0, count)
+            id for lane, count in enumerate(self.rows_per_lane) for id in self.ids(lane, 0, count)
         ]
 
 

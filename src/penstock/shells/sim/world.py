@@ -43,6 +43,7 @@ from penstock.storage.memory import MemoryStore
 FAULTY_MS = 4_000.0
 HEALED_MS = 120_000.0
 STEPS_MAX = 60_000
+DRIVERS_MAX = 4
 
 
 class Violation(Exception):
@@ -63,6 +64,7 @@ class Process:
     lost: bool = False
     """Its driver has given it up, or is gone."""
     dirty: bool = True
+    wake_ms: float | None = None
     paused_until_ms: float = 0.0
 
 
@@ -73,6 +75,7 @@ class DriverProcess:
     workers: SimWorkers
     background: SimBackground
     alive: bool = True
+    wake_ms: float = 0.0
 
 
 @dataclass
@@ -95,7 +98,6 @@ class World:
             self.scenario.graph, self.scenario.parallelism, self.scenario.max_parallelism
         )
         self.exactly_once = rng.random() < 0.85
-        self.durable = True
         self.disk = MemoryStore()
         self.table = Table()
         self.checkers = Checkers(self)
@@ -108,6 +110,7 @@ class World:
         self._drivers_planned_ms: list[float] = []
         self._next_channel = 0
         self._frames_max = rng.choice((1, 2, 4))
+        self._pace_ms = rng.choice((1.0, 5.0, 20.0))
         self._slow = rng.choice((1.0, 1.0, 20.0))
         self._write_ms = rng.choice((1.0, 20.0, 200.0))
         self._config = self._draw_config()
@@ -115,6 +118,7 @@ class World:
 
     def _draw_config(self) -> ManagerConfig:
         rng = self.rng
+        quick = self._slow == 1.0 and self._write_ms <= 20
         return ManagerConfig(
             LifecycleConfig(
                 self.scenario.parallelism,
@@ -123,8 +127,8 @@ class World:
                 slot_timeout_ms=60_000,
             ),
             CoordinatorConfig(
-                every_ms=rng.choice((20, 60, 200)),
-                timeout_ms=rng.choice((150, 2_000)),
+                every_ms=rng.choice((3, 10, 30, 100)),
+                timeout_ms=rng.choice((150, 2_000)) if quick else 2_000,
                 min_pause_ms=rng.choice((0, 0, 50)),
                 max_concurrent=rng.choice((1, 1, 2, 3)),
                 tolerable_failures=rng.choice((0, 2, 1_000)),
@@ -146,7 +150,6 @@ class World:
                 raise Violation(f"I25: the job does not come to its end: {self._describe()}")
             self._strike()
             self._step()
-            self.checkers.after_step()
             if self.problem is not None:
                 raise Violation(self.problem)
         self._settle()
@@ -155,10 +158,9 @@ class World:
             raise Violation(self.problem)
 
     def _over(self) -> bool:
-        newest = self.drivers[-1] if self.drivers else None
-        if newest is None or self._drivers_planned_ms or not newest.alive:
+        if self._drivers_planned_ms:
             return False
-        return newest.manager.ended
+        return all(driver.manager.ended for driver in self.drivers if driver.alive)
 
     def _heal(self) -> None:
         self.note("world", "healed: no more faults")
@@ -173,24 +175,19 @@ class World:
             stragglers = [p for p in self.processes.values() if p.alive]
             if not stragglers and not self.jobs:
                 break
-            for driver in self.drivers[:-1]:
-                driver.alive = False
             for process in stragglers:
-                if process.lost or not self.drivers[process.driver].alive:
-                    process.link.cut = True
+                process.link.cut = True
             self._step()
 
     def _describe(self) -> str:
-        manager = self.drivers[-1].manager
+        phases = [d.manager.machine.phase for d in self.drivers if d.alive]
+        pending = [sorted(d.manager.coordinator.unfinished) for d in self.drivers if d.alive]
         workers = [
             f"{p.name}:{'paused' if p.paused_until_ms > self.clock.now_ms else 'on'}"
             for p in self.processes.values()
             if p.alive
         ]
-        return (
-            f"phase {manager.machine.phase}, pending {manager.coordinator.unfinished.keys()}, "
-            f"processes {workers}, jobs {len(self.jobs)}"
-        )
+        return f"phases {phases}, pending {pending}, processes {workers}, jobs {len(self.jobs)}"
 
     # ---- one step of the scheduler
 
@@ -240,8 +237,7 @@ class World:
         if process.paused_until_ms > now:
             times.append(process.paused_until_ms)
             return
-        attempt = process.worker.attempt
-        wake = attempt.wake_ms() if attempt is not None and attempt.running else None
+        wake = process.wake_ms
         due = wake is not None and wake <= now
         if process.dirty or due or process.background.has_results or link.delivered or link.cut:
             ready.append((self._weights.setdefault(process.name, self._draw_weight()), process))
@@ -258,7 +254,7 @@ class World:
         ready: list[tuple[float, object]],
         times: list[float],
     ) -> None:
-        wake = driver.manager.wake_ms()
+        wake = driver.wake_ms
         if driver.workers.events or driver.background.has_results or wake <= now:
             if not driver.manager.ended:
                 ready.append((1.0, driver))
@@ -270,6 +266,8 @@ class World:
             self._step_process(what)
         elif isinstance(what, DriverProcess):
             what.manager.step()
+            what.wake_ms = what.manager.wake_ms()
+            self.checkers.after_driver(what)
             if what.manager.ended:
                 self._close_driver(what)
         elif isinstance(what, Job):
@@ -287,6 +285,9 @@ class World:
     def _step_process(self, process: Process) -> None:
         try:
             process.dirty = process.worker.step()
+            attempt = process.worker.attempt
+            process.wake_ms = attempt.wake_ms() if attempt is not None and attempt.running else None
+            self.checkers.after_process(process)
         except DriverLost:
             self.note(process.name, "leaves: no driver")
             self._end_process(process)
@@ -331,7 +332,7 @@ class World:
     def _spec(self, who: str) -> JobSpec:
         mode = Mode.EXACTLY_ONCE if self.exactly_once else Mode.AT_LEAST_ONCE
         return JobSpec(
-            "job", self.plan, mode, 1.0, open_store=lambda: SimStore(self, self.disk, who)
+            "job", self.plan, mode, self._pace_ms, open_store=lambda: SimStore(self, self.disk, who)
         )
 
     def launch(self, driver: int, launch: int) -> None:
@@ -421,9 +422,11 @@ class World:
             self.note(process.name, f"stands still until {process.paused_until_ms:.0f}")
             if process.paused_until_ms > self.clock.now_ms + 1_000:
                 self._tell_lost(process, "heartbeats missing")
-        if self.happens("driver_crash") and self.drivers[-1].alive:
-            self._crash_driver(self.drivers[-1])
-        if self.happens("second_driver") and not self._drivers_planned_ms:
+        if self.happens("driver_crash") and not self._drivers_planned_ms:
+            running = [d for d in self.drivers if d.alive and not d.manager.ended]
+            if len(running) == 1:
+                self._crash_driver(running[0])
+        if self.happens("second_driver") and len(self.drivers) < DRIVERS_MAX:
             self._drivers_planned_ms.append(self.clock.now_ms)
 
     def _any_process(self) -> Process | None:
@@ -483,11 +486,8 @@ class World:
         self.channels = {e: c for e, c in self.channels.items() if id(c) not in dead}
 
     def is_stale(self, attempt: int) -> bool:
-        """Whether a newer attempt has been deployed."""
-        return any(
-            p.worker.attempt is not None and p.worker.attempt.id > attempt
-            for p in self.processes.values()
-        )
+        """Whether a newer attempt has begun."""
+        return attempt < self.checkers.newest_attempt
 
     def note(self, who: str, what: str) -> None:
         self.trace.note(self.clock.now_ms, who, what)

@@ -30,7 +30,7 @@ from penstock.shells.spark.socket_dir import SocketDir
 from penstock.shells.spark.sockets import new_context
 from penstock.shells.spark.versions import versions
 
-DEFAULT_BODY = "penstock.engine.worker:Worker"
+DEFAULT_BODY = "penstock.shells.spark.body:make_worker"
 LEFT = "the worker left, as it was told"
 FATAL = "fatal "
 LATER = "later "

@@ -127,16 +127,16 @@ class Launcher:
 
     def _placed(self, launch: int) -> Any:
         """One row whose preferred place is the least loaded executor; anywhere when Spark does not tell."""
+        known = executors(self._context)
         with self._lock:
-            chosen = self._least_loaded()
+            chosen = self._least_loaded(known)
             if chosen is not None:
                 self._running[launch].executor = chosen["id"]
         if chosen is None:
             return self._context.parallelize([0], 1)
         return _prefer(self._context, f"executor_{chosen['host']}_{chosen['id']}")
 
-    def _least_loaded(self) -> dict[str, Any] | None:
-        known = executors(self._context)
+    def _least_loaded(self, known: list[dict[str, Any]]) -> dict[str, Any] | None:
         if len(known) < 2:
             return None
         ours = [each.executor for each in self._running.values()]

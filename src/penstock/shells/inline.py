@@ -1,0 +1,18 @@
+"""`take` and `show`: a stream's first rows, computed in this very process."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from penstock.engine import inline
+from penstock.plan.graph import LogicalGraph
+from penstock.shells.spark.background import ThreadBackground
+from penstock.shells.spark.clock import RealClock
+
+
+def run_inline(graph: LogicalGraph, limit: int) -> pa.Table:
+    background = ThreadBackground(threads=0)
+    try:
+        return inline.run_inline(graph, limit, RealClock(), background)
+    finally:
+        background.close()

@@ -1,0 +1,210 @@
+"""From a graph to a running job: `Pipeline.start` ends up here."""
+
+from __future__ import annotations
+
+import os
+import socket
+import uuid
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pyspark import cloudpickle
+
+from penstock.api.config import CheckpointConfig, JobSettings
+from penstock.api.job import Job
+from penstock.connectors.base import Sink
+from penstock.engine.checkpoint_files import CheckpointFiles, RestoreWish
+from penstock.engine.manager import JobManager, ManagerConfig
+from penstock.engine.spec import JobSpec, Mode
+from penstock.errors import CheckpointCorrupt, ConfigError, LaunchError, PlanError
+from penstock.plan.graph import LogicalGraph
+from penstock.plan.physical import PhysicalPlan, make_plan
+from penstock.protocol.coordinator import CoordinatorConfig
+from penstock.protocol.lifecycle import LifecycleConfig
+from penstock.shells.spark.background import ThreadBackground
+from penstock.shells.spark.clock import RealClock
+from penstock.shells.spark.driver_loop import DriverLoop
+from penstock.shells.spark.session import (
+    check_session,
+    is_local,
+    local_session,
+    release_session,
+    slots_of,
+)
+from penstock.shells.spark.workers import SparkWorkers
+from penstock.storage.filesystem import FilesystemStore, open_job
+from penstock.wire import manifest as manifests
+from penstock.wire import paths
+
+SPARK_SLOTS_LEFT = 2
+"""Slots of a local session that stay free for Spark's own jobs."""
+COMMIT_EVERY_MS = 1_000
+"""How often sinks commit in a job that takes no checkpoints."""
+
+
+def start_job(graph: LogicalGraph, spark: Any, settings: JobSettings) -> Job:
+    plan = make_plan(graph, settings.parallelism, settings.max_parallelism)
+    job_id = paths.job_id(settings.name)
+    clock = RealClock()
+    store = _open_store(settings, clock)
+    wish = _wish(settings, store)
+    spec = _spec(job_id, plan, settings, store)
+    payload = _payload(spec)
+    total = settings.parallelism + settings.spare_workers
+    session = spark
+    if session is None:
+        session = local_session(total + SPARK_SLOTS_LEFT, job_id)
+    _check_slots(session, total, settings)
+    workers = SparkWorkers(
+        session,
+        job_id,
+        settings.name,
+        payload,
+        total,
+        force_tcp=session.conf.get("spark.penstock.transport", "auto") == "tcp",
+    )
+    background = ThreadBackground(threads=3, wake=workers.wake)
+    manager = JobManager(
+        spec,
+        _manager_config(settings, wish, is_local(session.sparkContext)),
+        workers,
+        _files(store, job_id, clock),
+        clock,
+        background,
+        _sinks(graph),
+    )
+    loop = DriverLoop(
+        job_id,
+        settings.name,
+        manager,
+        workers,
+        background,
+        clock,
+        on_end=partial(release_session, job_id),
+        durable=store is not None,
+    )
+    loop.begin()
+    return Job(loop)
+
+
+def _spec(
+    job_id: str, plan: PhysicalPlan, settings: JobSettings, store: FilesystemStore | None
+) -> JobSpec:
+    config = settings.checkpoint
+    if config is None or store is None:
+        return JobSpec(job_id, plan, buffer_timeout_ms=settings.buffer_timeout_ms)
+    root = paths.job_directory(_absolute(config), settings.name)
+    options = dict(config.storage_options or {})
+    return JobSpec(
+        job_id,
+        plan,
+        Mode(config.mode),
+        settings.buffer_timeout_ms,
+        open_store=partial(FilesystemStore, root, options),
+        open_origin=partial(_open_origin, options),
+    )
+
+
+def _open_origin(options: dict[str, Any], root: str) -> FilesystemStore:
+    return FilesystemStore(root, options)
+
+
+def _payload(spec: JobSpec) -> bytes:
+    try:
+        data: bytes = cloudpickle.dumps(spec)
+    except Exception as error:
+        raise PlanError(
+            "the pipeline cannot be sent to the workers, because something that its functions refer to cannot "
+            f"be pickled: {error}. Open connections, locks and files inside `open`, not outside."
+        ) from error
+    return data
+
+
+def _open_store(settings: JobSettings, clock: RealClock) -> FilesystemStore | None:
+    config = settings.checkpoint
+    if config is None:
+        return None
+    return open_job(
+        _absolute(config),
+        settings.name,
+        storage_options=config.storage_options,
+        created_ms=clock.wall_ms(),
+    )
+
+
+def _absolute(config: CheckpointConfig) -> str:
+    """Workers may have another working directory than the driver."""
+    directory = str(config.directory)
+    return directory if "://" in directory else str(Path(directory).absolute())
+
+
+def _files(store: FilesystemStore | None, job_id: str, clock: RealClock) -> CheckpointFiles | None:
+    if store is None:
+        return None
+    driver = f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex[:8]}"
+    return CheckpointFiles(store, job_id, driver, clock.wall_ms)
+
+
+def _wish(settings: JobSettings, store: FilesystemStore | None) -> RestoreWish:
+    if settings.restore == "auto" or store is None:
+        return RestoreWish()
+    if settings.restore == "fresh":
+        return RestoreWish(fresh=True)
+    return _explicit(settings.restore.rstrip("/"), settings, store)
+
+
+def _explicit(path: str, settings: JobSettings, store: FilesystemStore) -> RestoreWish:
+    """`.../<job>/chk-7`, of this job or of another one."""
+    path = path if "://" in path else str(Path(path).absolute())
+    root, _, folder = path.rpartition("/")
+    name = f"{folder}/_metadata"
+    if paths.metadata_of(name) is None:
+        raise ConfigError(
+            f"restore={settings.restore!r} is not a checkpoint: give the path of a folder chk-<n> that has "
+            'a _metadata file, or "auto", or "fresh"'
+        )
+    options = settings.checkpoint.storage_options if settings.checkpoint is not None else None
+    origin = FilesystemStore(root, options)
+    try:
+        manifest = manifests.decode(origin.read(name), name)
+    except CheckpointCorrupt as error:
+        raise CheckpointCorrupt(f"restore={settings.restore!r}: {error}") from error
+    return RestoreWish(manifest=manifest, origin="" if origin.root == store.root else root)
+
+
+def _check_slots(session: Any, total: int, settings: JobSettings) -> None:
+    check_session(session)
+    context = session.sparkContext
+    slots = slots_of(context)
+    if is_local(context) and slots < total:
+        raise LaunchError(
+            f"job {settings.name!r} needs {total} workers (parallelism {settings.parallelism}, spare_workers "
+            f"{settings.spare_workers}), one core each, and this Spark ({context.master}) has {slots}. Lower "
+            "parallelism, or start Spark with more cores, or leave `spark` out to get a local one that fits."
+        )
+
+
+def _manager_config(settings: JobSettings, wish: RestoreWish, local: bool) -> ManagerConfig:
+    config = settings.checkpoint
+    lifecycle = LifecycleConfig(
+        settings.parallelism,
+        settings.spare_workers,
+        settings.restart,
+        settings.slot_timeout_ms or (30_000 if local else 300_000),
+    )
+    if config is None:
+        return ManagerConfig(lifecycle, CoordinatorConfig(every_ms=COMMIT_EVERY_MS), wish)
+    coordinator = CoordinatorConfig(
+        every_ms=config.every_ms,
+        timeout_ms=config.timeout_ms,
+        min_pause_ms=config.min_pause_ms,
+        max_concurrent=config.max_concurrent,
+        tolerable_failures=config.tolerable_failures,
+        keep=config.keep,
+    )
+    return ManagerConfig(lifecycle, coordinator, wish, config.retain)
+
+
+def _sinks(graph: LogicalGraph) -> dict[str, Sink]:
+    return {node.name: node.connector for node in graph.nodes if node.role == "sink"}
