@@ -56,7 +56,7 @@ class OrdersReader(SourceReader):
         self.connection = sqlite3.connect(path)
         self.lanes_total = context.max_parallelism
         self.last = {lane: positions.get(lane, -1) for lane in context.lanes}
-        self.unread = list(context.lanes)
+        self.unread = sorted(context.lanes, reverse=True)
 
     def poll(self, max_rows: int) -> pa.RecordBatch | EndOfInput:
         while self.unread:
