@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import decimal
 from collections.abc import Callable
 from typing import Any
@@ -27,7 +27,7 @@ KEYS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
     "bool": (pa.bool_(), st.booleans()),
     "string": (pa.string(), st.sampled_from(["", "a", "a\0", "b", "é", "long " * 4, "long " * 40])),
     "binary": (pa.binary(), st.sampled_from([b"", b"\0", b"x" * 20])),
-    "date": (pa.date32(), st.sampled_from([datetime.date(2024, 1, d) for d in (1, 2, 3)])),
+    "date": (pa.date32(), st.sampled_from([dt.date(2024, 1, d) for d in (1, 2, 3)])),
     "decimal": (
         pa.decimal128(22, 2),
         st.sampled_from([D("0.01"), D("-1.00"), D("99999999999999999999.99")]),
@@ -51,7 +51,7 @@ VALUES: dict[str, tuple[pa.DataType, st.SearchStrategy[Any], tuple[str, ...]]] =
     "t": (
         pa.timestamp("ms"),
         st.integers(0, 10**9).map(
-            lambda s: datetime.datetime.fromtimestamp(s, datetime.UTC).replace(tzinfo=None)
+            lambda s: dt.datetime.fromtimestamp(s, dt.UTC).replace(tzinfo=None)
         ),
         ("count", "min", "max", "first", "last"),
     ),

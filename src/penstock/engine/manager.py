@@ -138,7 +138,7 @@ class JobManager:
             case lifecycle.Running() | lifecycle.Ending():
                 return "running"
             case _:
-                return "restarting" if self.machine.attempts else "starting"
+                return "restarting" if self.machine.failures_ms else "starting"
 
     def wake_ms(self) -> float:
         """When the next step has something to do, if nothing happens before."""
@@ -202,7 +202,7 @@ class JobManager:
             case Received(worker, message):
                 self._on_message(worker, message, now_ms)
 
-    def _on_message(self, worker: WorkerId, message: FromWorker, now_ms: float) -> None:
+    def _on_message(self, worker: WorkerId, message: FromWorker, now_ms: float) -> None:  # noqa: C901 (one line per case)
         coordinator, machine = self.coordinator, self.machine
         match message:
             case Ready(attempt, _, endpoints):
@@ -278,7 +278,7 @@ class JobManager:
         for action in actions:
             self._obey_one(action)
 
-    def _obey_one(self, action: lifecycle.Action) -> None:
+    def _obey_one(self, action: lifecycle.Action) -> None:  # noqa: C901 (one line per case)
         match action:
             case lifecycle.LaunchWorker(launch):
                 self._workers.launch(launch, f"worker {launch + 1}")
@@ -314,7 +314,7 @@ class JobManager:
 
     def _fail_attempt(self, attempt: AttemptId | None, reason: str) -> None:
         if attempt is not None and attempt == self._present_attempt():
-            log.warning("job %s: attempt %s failed: %s", self._spec.job, attempt, reason)
+            log.warning("job %s: attempt %s failed, %s", self._spec.job, attempt, reason)
         self._obey(self.machine.attempt_failed(attempt, reason, self._now()))
 
     def _record_failure(self, reason: str, attempt: AttemptId) -> None:
@@ -393,7 +393,7 @@ class JobManager:
         for action in actions:
             self._coordinate_one(action)
 
-    def _coordinate_one(self, action: snapshots.Action) -> None:
+    def _coordinate_one(self, action: snapshots.Action) -> None:  # noqa: C901 (one line per case)
         match action:
             case snapshots.SendTrigger(checkpoint, kind):
                 self.history.triggered(checkpoint, kind, self._clock.wall_ms())

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from penstock.engine.attempt import Attempt
 from penstock.engine.journal import Journal
 from penstock.engine.spec import JobSpec
-from penstock.errors import CheckpointCorrupt, PlanError
+from penstock.errors import CheckpointCorrupt, ConfigError, DataError, PlanError
 from penstock.ports.background import Background
 from penstock.ports.clock import Clock
 from penstock.ports.control import Driver, DriverLost, Host
@@ -100,7 +100,7 @@ class Worker:
 
     # ---- control messages
 
-    def _handle(self, message: ToWorker) -> None:
+    def _handle(self, message: ToWorker) -> None:  # noqa: C901 (one line per case)
         match message:
             case Leave():
                 self.leaving = True
@@ -210,7 +210,7 @@ class Worker:
             operator=where,
             traceback="".join(traceback.format_exception(error)),
             journal=self._journal.last(),
-            fatal=isinstance(error, PlanError),
+            fatal=isinstance(error, PlanError | DataError | ConfigError),
         )
         self._drop_attempt()
         self._driver.send(self._failed)

@@ -284,8 +284,9 @@ class JobMachine:
     ) -> list[Action]:
         match self.phase:
             case Deploying(current) if current == attempt and worker in self.phase.owed:
-                slot = self.members[worker].slot
-                known = {**self.phase.endpoints, **({} if slot is None else {slot: endpoints})}
+                known = dict(self.phase.endpoints)
+                if (slot := self.members[worker].slot) is not None:
+                    known[slot] = endpoints
                 self.phase = replace(self.phase, owed=self.phase.owed - {worker}, endpoints=known)
                 return self._advance(now_ms)
             case Running(current, known) if current == attempt:

@@ -118,7 +118,8 @@ class SinkOperator(Operator):
             if number % context.parallelism == context.index:
                 for transaction in snapshot.transactions:
                     self._committer.commit(transaction)
-        self._committer.abort_others(())
+        promised = [t for snapshot in context.restored for t in snapshot.transactions]
+        self._committer.abort_others(promised)
         self._writer = self._sink.writer(place)
 
     def process(self, batch: pa.RecordBatch, port: int) -> Iterable[pa.RecordBatch]:
