@@ -7,8 +7,7 @@ import threading
 import time
 from typing import Any
 
-from penstock.ports.control import DriverLost
-from penstock.protocol.ids import AttemptId, SlotId
+from penstock.protocol.ids import SlotId
 from penstock.protocol.messages import Drop, Dropped, Leave, Status, Trigger
 
 
@@ -26,7 +25,7 @@ class Obedient:
                     case Drop(attempt=attempt):
                         self.driver.send(Dropped(attempt))
                     case Trigger(attempt=attempt):
-                        self.driver.send(Status(attempt, SlotId(0), _numbers()))
+                        self.driver.send(Status(attempt, SlotId(0), metrics=_numbers()))
                     case Leave():
                         return
             self.host.wait(1000, waiting_for_room=())
@@ -45,27 +44,13 @@ class Stuck:
             time.sleep(60)
 
 
-class LastWords(Obedient):
-    """Says something and is killed at once."""
+class Broken(Obedient):
+    """Fails with the first message."""
 
     def run(self) -> None:
-        for number in range(100):
-            self.driver.send(Dropped(AttemptId(number)))
-        while self.driver._outbox:
-            time.sleep(0.001)
-        time.sleep(0.05)
-        os.kill(os.getpid(), 9)
-
-
-class LeavesThreads(Obedient):
-    """Its payload names a file; it runs until told and ignores a lost driver."""
-
-    def run(self) -> None:
-        try:
-            super().run()
-        except DriverLost:
-            while True:
-                time.sleep(60)
+        while not self.driver.receive():
+            self.host.wait(1000, waiting_for_room=())
+        1 / 0  # noqa: B018
 
 
 def _numbers() -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Three workers on three executors of one core each (Spark's local-cluster), then a killed one.
+"""Three workers on three executors of two cores each (Spark's local-cluster), then a killed one.
 
 Prints where they run: one line with the executors' pids, one with how the killed worker came back.
 """
@@ -27,7 +27,7 @@ ASK = Trigger(AttemptId(1), CheckpointId(1), SnapshotKind.CHECKPOINT)
 def main() -> None:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     spark = (
-        SparkSession.builder.master("local-cluster[3,1,1024]")
+        SparkSession.builder.master("local-cluster[3,2,1024]")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.executor.memory", "512m")
@@ -48,7 +48,6 @@ def main() -> None:
         if isinstance(told, Status):
             parents.append(int(told.metrics["parent"]))
     print("daemons", *parents, flush=True)
-    print([each["running"] for each in executors(spark.sparkContext)], file=sys.stderr)
     os.kill(joined[1].pid, signal.SIGKILL)
     again = events.take(Joined, within_s=40)
     print("again", again.launch, flush=True)

@@ -1,6 +1,6 @@
 """A driver of its own, started by tests that kill it: prints the pids of its workers and waits.
 
-python driver_program.py <body> <payload> <slots>
+One worker minds its messages; the other is stuck in user code: `python driver_program.py <scratch file>`.
 """
 
 from __future__ import annotations
@@ -15,22 +15,25 @@ from penstock.shells.spark.session import local_session
 from penstock.shells.spark.workers import SparkWorkers
 
 
-def main(body: str, payload: str) -> None:
+def start(body: str, payload: str) -> SparkWorkers:
     spark = local_session(3, "killed")
-    workers = SparkWorkers(
-        spark, "killed", "killed", payload.encode(), 2, body=f"tests.spark.bodies:{body}"
-    )
+    name = f"tests.spark.bodies:{body}"
+    workers = SparkWorkers(spark, body, "killed", payload.encode(), 1, body=name)
+    workers.launch(0, "worker 1 of 1")
+    return workers
+
+
+def main(scratch: str) -> None:
+    both = [start("Obedient", ""), start("Stuck", scratch)]
     pids: list[int] = []
-    for launch in (0, 1):
-        workers.launch(launch, f"worker {launch + 1} of 2")
-    while len(pids) < 2:
-        pids += [event.pid for event in workers.receive() if isinstance(event, Joined)]
-        workers.wait(100)
-    print("pids", *pids, flush=True)
     while True:
-        workers.receive()
-        workers.wait(1000)
+        for workers in both:
+            joined = [event.pid for event in workers.receive() if isinstance(event, Joined)]
+            pids += joined
+            if joined and len(pids) == 2:
+                print("pids", *pids, flush=True)
+            workers.wait(100)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2])
+    main(sys.argv[1])

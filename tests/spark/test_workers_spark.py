@@ -187,6 +187,16 @@ def test_a_module_that_is_missing_on_the_workers_ends_the_launch(spark: Any) -> 
         workers.close()
 
 
+def test_a_worker_whose_code_fails_says_why_before_it_leaves(start: Start) -> None:
+    """R1: the reason is in the event, not only in Spark's log; Spark's own retry brings it back."""
+    workers = start("Broken")
+    events, joined = launch(workers, 0)
+    workers.send(joined[0].worker, ASK)
+    left = events.take(Left)
+    assert left.reason == "its process failed: ZeroDivisionError: division by zero"
+    assert events.take(Joined).worker != left.worker
+
+
 def test_a_worker_stuck_in_user_code_leaves_by_its_watchdog(start: Start, tmp_path: Any) -> None:
     """bug-I2: cancelling is bounded even when a worker never looks at its messages."""
     pid_file = tmp_path / "pid"

@@ -24,7 +24,7 @@ import zmq
 from penstock.errors import LaunchError
 from penstock.ports.control import DriverLost
 from penstock.protocol.messages import Drop, FromWorker, Leave, ToWorker
-from penstock.shells.spark.invitation import Invitation
+from penstock.shells.spark.invitation import GOODBYE, GOODBYE_CHARS_MAX, Invitation
 from penstock.shells.spark.socket_dir import shares_host
 from penstock.shells.spark.sockets import (
     Watch,
@@ -166,6 +166,10 @@ class ControlClient:
     def send(self, message: FromWorker) -> None:
         self._outbox.append(wire.encode(message))
         self._bell.ring()
+
+    def say_goodbye(self, reason: str) -> None:
+        """The last words of a worker that fails: the driver tells them as the reason why it left."""
+        self._outbox.append(GOODBYE + reason[:GOODBYE_CHARS_MAX].encode("utf-8", "replace"))
 
     def close(self) -> None:
         """Sends what is still waiting, for a moment, and frees everything. The watchdog ends with it."""

@@ -30,7 +30,7 @@ import zmq
 from penstock.ports.control import ControlEvent, Joined, LaunchEnded, Left, Received
 from penstock.protocol.ids import WorkerId
 from penstock.protocol.messages import Leave, ToWorker
-from penstock.shells.spark.invitation import REGISTER_BYTES_MAX, Invitation
+from penstock.shells.spark.invitation import GOODBYE, REGISTER_BYTES_MAX, Invitation
 from penstock.shells.spark.socket_dir import SocketDir
 from penstock.shells.spark.sockets import (
     Keys,
@@ -256,6 +256,8 @@ class ControlServer:
         if not connection.said_hello:
             connection.said_hello = True
             self._announce_next(connection.launch)
+        elif data.startswith(GOODBYE):
+            self._end(connection, data.removeprefix(GOODBYE).decode("utf-8", "replace"))
         elif connection.announced:
             try:
                 self._events.append(Received(connection.worker, wire.decode(data)))

@@ -90,6 +90,10 @@ def _join_and_run(
     background = ThreadBackground(threads=2, wake=host.wake)
     try:
         load_body(invitation.body)(payload, driver, host, RealClock(), background).run()
+    except Exception as error:
+        if not isinstance(error, DriverLost):
+            driver.say_goodbye(f"its process failed: {type(error).__name__}: {error}")
+        raise
     finally:
         background.close()
         host.close()

@@ -7,6 +7,9 @@ from dataclasses import asdict, dataclass, fields
 import msgpack
 
 REGISTER_BYTES_MAX = 64 << 10
+GOODBYE = b"goodbye "
+"""Starts the last words of a worker that fails; no control message starts like this."""
+GOODBYE_CHARS_MAX = 2000
 
 
 @dataclass(frozen=True, slots=True)
