@@ -140,8 +140,7 @@ def test_a_number_hashes_alike_in_every_integer_type(kind: pa.DataType) -> None:
     wide = pa.array([0, 1, 100, None, 5], pa.int64())
     narrow = wide.cast(pa.int32()).cast(kind) if pa.types.is_date(kind) else wide.cast(kind)
     for offset in (0, 2):
-        expected = hashed([wide.slice(offset)])
-        assert hashed([narrow.slice(offset)]) == expected
+        assert hashed([narrow.slice(offset)]) == hashed([wide])[offset:]
 
 
 def test_sliced_booleans_and_decimals_hash_as_whole_ones_do() -> None:

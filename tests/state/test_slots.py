@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.errors import InvariantBroken
 from penstock.plan.keyhash import mix
 from penstock.state import slots as module
 from penstock.state.slots import SlotTable
@@ -73,14 +74,20 @@ def test_keys_chosen_to_collide_overflow_into_the_dict_and_stay_right() -> None:
     assert table.bytes_reserved <= 1 << 20
 
 
-def test_a_segment_that_is_crowded_only_after_a_split_overflows() -> None:
-    """Splitting rebuilds segments: keys that then find no place go to the dict, too."""
+def test_a_key_without_a_place_that_repeats_in_its_batch_has_one_slot() -> None:
+    keys = np.tile(np.arange(500, dtype=np.int64), 3)
+    table = SlotTable(one_home)
+    check_against_a_dict(table, [keys], one_home)
+    assert len(table) == 500
+    assert table.overflowed > 300
+
+
+def test_crowded_segments_are_split_and_doubled_without_losing_keys() -> None:
+    """A third of the keys meets at few places of its segment, the others spread."""
 
     def crowded(keys: np.ndarray) -> np.ndarray:
-        """Most keys spread; multiples of three live at one place of their segment."""
         hashes = mix(keys)
-        lumped = keys % 3 == 0
-        hashes[lumped] &= np.uint64(0xFFFF)
+        hashes[keys % 3 == 0] &= np.uint64(0x03000000_0000FFFF)
         return hashes
 
     rng = np.random.default_rng(5)
@@ -88,6 +95,14 @@ def test_a_segment_that_is_crowded_only_after_a_split_overflows() -> None:
     table = SlotTable(crowded)
     check_against_a_dict(table, batches, crowded)
     assert table.overflowed > 0
+
+
+def test_a_hash_function_that_contradicts_the_hashes_is_noticed() -> None:
+    table = SlotTable(one_home)
+    keys = np.arange(3_000, dtype=np.int64)
+    with pytest.raises(InvariantBroken, match="hash function"):
+        for start in range(0, 3_000, 100):
+            table.upsert(keys[start : start + 100], mix(keys[start : start + 100]))
 
 
 def test_a_small_table_is_small() -> None:

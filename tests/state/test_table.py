@@ -96,19 +96,32 @@ def test_keys_whose_lanes_collide_stay_different_keys(lanes, batches) -> None:
     assert len(table) == len(model)
 
 
-def test_a_key_beyond_the_exact_lanes_makes_all_keys_be_compared(monkeypatch) -> None:
-    """Short text is told apart by its lanes alone; a long one that has the same lanes must not be taken for it."""
+@pytest.mark.parametrize("long_first", [False, True])
+def test_a_key_beyond_the_exact_lanes_makes_all_keys_be_compared(
+    monkeypatch, long_first: bool
+) -> None:
+    """Short text is told apart by its lanes alone; a long one with the same lanes must not be taken for it."""
     table = table_of(pa.string())
-    add(table, [pa.array(["short"])])
     short = keyhash.lanes_of([pa.array(["short"])])
+    assert short.exact
+    if not long_first:
+        add(table, [pa.array(["short"])])
     monkeypatch.setattr(keyhash, "lanes_of", lambda columns: Lanes(short.h1, short.h2, False))
     add(table, [pa.array(["a long key that was made to collide"])])
     monkeypatch.undo()
-    add(table, [pa.array(["short"])])
-    assert contents(rows_of(table.freeze().encode())) == {
-        ("short",): 2,
-        ("a long key that was made to collide",): 1,
-    }
+    add(table, [pa.array(["short"])], 10)
+    expected = {("short",): 10 if long_first else 11, ("a long key that was made to collide",): 1}
+    assert contents(rows_of(table.freeze().encode())) == expected
+
+
+def test_exact_keys_that_share_the_first_lane_are_told_apart_by_the_second(monkeypatch) -> None:
+    real = keyhash.lanes_of
+    same_h1 = lambda columns: real(columns)._replace(h1=np.full(len(columns[0]), 9, np.uint64))
+    monkeypatch.setattr(keyhash, "lanes_of", same_h1)
+    table = table_of(pa.string())
+    add(table, [pa.array(["a", "b", "a", "c"])])
+    add(table, [pa.array(["c", "b"])])
+    assert contents(rows_of(table.freeze().encode())) == {("a",): 2, ("b",): 2, ("c",): 2}
 
 
 @pytest.mark.parametrize(
@@ -171,6 +184,15 @@ def test_nothing_is_saved_once_the_copy_is_done() -> None:
     view.encode()
     add(table, keys)
     assert table._frozen == ()
+    assert view._undo == []
+
+
+def test_rows_made_after_a_freeze_are_not_saved_for_it() -> None:
+    table = table_of(pa.int64())
+    add(table, [pa.array([1])])
+    view = table.freeze()
+    add(table, [pa.array([2, 3])])
+    add(table, [pa.array([2, 3])])
     assert view._undo == []
 
 

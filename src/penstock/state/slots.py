@@ -21,6 +21,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from penstock.errors import InvariantBroken
+
 I64 = npt.NDArray[np.int64]
 U64 = npt.NDArray[np.uint64]
 Pairs = npt.NDArray[np.complex128]
@@ -260,31 +262,21 @@ class SlotTable:
 
     def _build(self, live: Pairs) -> None:
         """Lays distinct keys out in empty segments in one pass: in order of their homes, each takes its home or
-        the entry behind its predecessor. Behind the end of its reach there is only the dict."""
+        the entry behind its predecessor.
+
+        All fit: no order has smaller displacements than this one, the keys did fit before, and growing only
+        takes neighbours away (a split) or moves homes apart (doubling)."""
         pairs = live.view(np.int64).reshape(-1, 2)
         home = self._home(self._hash_of(pairs[:, 0].copy()))
         order = np.argsort(home)
         home = home.take(order)
         index = np.arange(len(home))
         place = np.maximum.accumulate(home - index) + index
-        fits = place - home <= self._reach
-        if not fits.all():
-            place, fits = self._build_crowded(pairs.take(order, axis=0), home)
-        self._pairs[place[fits]] = live.take(order[fits])
-
-    def _build_crowded(self, pairs: I64, home: I64) -> tuple[I64, npt.NDArray[np.bool_]]:
-        """The same, one by one, for segments where some keys do not fit."""
-        place, fits = home.copy(), np.ones(len(home), np.bool_)
-        free = 0
-        for i, start in enumerate(home.tolist()):
-            at = max(start, free)
-            if at - start > self._reach:
-                fits[i] = False
-                self._overflow[int(pairs[i, 0])] = int(pairs[i, 1]) - 1
-                self._entries -= 1
-            else:
-                place[i], free = at, at + 1
-        return place, fits
+        if len(home) and int((place - home).max()) > self._reach:
+            raise InvariantBroken(
+                "a slot table's hash function is not the one its keys came in with"
+            )
+        self._pairs[place] = live.take(order)
 
     def _use(self, pairs: Pairs) -> None:
         self._pairs = pairs
