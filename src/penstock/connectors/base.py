@@ -105,9 +105,12 @@ class SinkWriter(ABC):
     def write(self, batch: pa.RecordBatch) -> None: ...
 
     @abstractmethod
-    def prepare(self, checkpoint: int) -> Plain:
+    def prepare(self, checkpoint: int) -> Plain | Callable[[], Plain]:
         """Ends the transaction: all rows so far are durable, none visible. What is returned describes it to the
-        committer, in any later process; None when there is nothing to commit. Later rows are of the next one."""
+        committer, in any later process; None when there is nothing to commit. Later rows are of the next one.
+
+        Where making it durable takes long (an fsync, an upload), return a function that does it and returns the
+        description: it is called once, from another thread, while the writer goes on."""
 
     def close(self) -> None:  # noqa: B027 (optional)
         """Releases what the writer holds; rows of the open transaction are given up."""

@@ -15,7 +15,7 @@ from penstock.engine.checkpoint_files import CheckpointFiles, RestorePoint, Rest
 from penstock.engine.history import History
 from penstock.engine.manifests import make_manifest, operators_mismatch
 from penstock.engine.metrics import summed
-from penstock.engine.records import ExceptionInfo
+from penstock.engine.records import ExceptionInfo, WorkerInfo
 from penstock.engine.serial import Serial
 from penstock.engine.spec import JobSpec
 from penstock.errors import InvariantBroken, StorageError
@@ -57,6 +57,7 @@ from penstock.protocol.messages import (
     ToWorker,
     Trigger,
 )
+from penstock.wire import paths
 
 SYNC_MS = 200.0
 REPEAT_MS = 1_000.0
@@ -90,6 +91,9 @@ class JobManager:
         self.outcome: Outcome | None = None
         self.reason = ""
         self.metrics: Mapping[str, float] = {}
+        self.workers: tuple[WorkerInfo, ...] = ()
+        """Replaced whole, so that other threads can read it at any time."""
+        self._processes: dict[WorkerId, tuple[int, str]] = {}
         self._spec = spec
         self._config = config
         self._wish = config.wish
@@ -188,13 +192,17 @@ class JobManager:
     def _on_event(self, event: ControlEvent) -> None:
         now_ms = self._now()
         match event:
-            case Joined(worker, launch):
+            case Joined(worker, launch, host, pid):
+                self._processes[worker] = (pid, host)
                 self._obey(self.machine.joined(worker, launch, now_ms))
+                self._publish_workers()
             case Left(worker, reason):
                 member = self.machine.members.get(worker)
                 if member is not None and member.attempt is not None and not self._ending():
                     self._record_failure(f"WorkerLost: {reason}", member.attempt)
+                self._processes.pop(worker, None)
                 self._obey(self.machine.left(worker, reason, now_ms))
+                self._publish_workers()
             case LaunchEnded(launch, reason, fatal):
                 if fatal:
                     reason = f"{reason} {self._workers.capacity()}".strip()
@@ -298,6 +306,7 @@ class JobManager:
             case lifecycle.AttemptRuns(attempt, restored):
                 self._attempt_runs(attempt, restored)
             case lifecycle.AttemptOver():
+                self.metrics = {}
                 self._coordinate(self.coordinator.attempt_ended(self._now()))
             case lifecycle.RequestStop():
                 self._coordinate(self.coordinator.request_last(SnapshotKind.STOP, self._now()))
@@ -308,7 +317,9 @@ class JobManager:
         self._finished = frozenset()
         self._committed = {}
         self._status = {}
+        self.metrics = {}
         self._last = None
+        self._publish_workers()
         subtasks = self._spec.plan.subtasks
         self._coordinate(self.coordinator.attempt_started(attempt, subtasks, restored, self._now()))
 
@@ -460,7 +471,7 @@ class JobManager:
         self._claim_if_settled()
 
     def _completed(self, action: snapshots.Completed, permit: CommitPermit) -> None:
-        self.history.completed(action, None)
+        self.history.completed(action, self._path(permit.checkpoint))
         outcomes = {SnapshotKind.FINAL: Outcome.FINISHED, SnapshotKind.STOP: Outcome.STOPPED}
         if action.kind in outcomes:
             self._last = (permit.checkpoint, outcomes[action.kind])
@@ -477,6 +488,20 @@ class JobManager:
         self._cleaning.submit(work, lambda _: None, lambda error: log.info("clean-up: %s", error))
 
     # ---- small things
+
+    def _publish_workers(self) -> None:
+        found = [
+            WorkerInfo(member.slot, *self._processes[worker])
+            for worker, member in sorted(self.machine.members.items())
+            if worker in self._processes
+        ]
+        self.workers = tuple(
+            sorted(found, key=lambda info: (info.slot is None, info.slot, info.pid))
+        )
+
+    def _path(self, checkpoint: CheckpointId) -> str | None:
+        root = self._spec.location
+        return f"{root}/{paths.checkpoint_folder(checkpoint)}" if root else None
 
     def _tell_running(self, make: Callable[[AttemptId], ToWorker]) -> None:
         attempt = self._running_attempt()

@@ -40,6 +40,16 @@ class CheckpointInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerInfo:
+    """A process that works for the job, as `job.workers` lists it."""
+
+    slot: int | None
+    """Which part of the plan it runs; None for one that is spare or has not been given a part yet."""
+    pid: int
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
 class ExceptionInfo:
     """A failure that the job met, whether it went on afterwards or not."""
 

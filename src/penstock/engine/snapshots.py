@@ -126,7 +126,9 @@ def _without_state(taken: Taken) -> SubtaskSnapshot:
 
 
 def _operator(frozen: FrozenOperator, segments: tuple[Segment, ...]) -> OperatorSnapshot:
-    return OperatorSnapshot(segments, frozen.lanes, frozen.transactions)
+    transactions = (entry.get() for entry in frozen.transactions)
+    made = tuple(entry for entry in transactions if entry is not None)
+    return OperatorSnapshot(segments, frozen.lanes, made)
 
 
 def _subtask(taken: Taken, operators: Mapping[str, OperatorSnapshot]) -> SubtaskSnapshot:

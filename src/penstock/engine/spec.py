@@ -26,6 +26,8 @@ class JobSpec:
     buffer_timeout_ms: float = 10.0
     open_store: Callable[[], CheckpointStore] | None = None
     open_origin: Callable[[str], CheckpointStore] | None = None
+    location: str = ""
+    """Where the job's own directory is, fit to be shown to people."""
 
     @property
     def durable(self) -> bool:

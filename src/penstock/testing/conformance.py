@@ -503,9 +503,10 @@ class _Run:
 # ---- both
 
 
-def _plain(value: Plain) -> Plain:
+def _plain(value: Plain | Callable[[], Plain]) -> Plain:
     """As it comes back from a checkpoint or over the wire: anything that is no plain data shows here."""
-    result: Plain = json.loads(json.dumps(value))
+    made = value() if callable(value) else value
+    result: Plain = json.loads(json.dumps(made))
     return result
 
 

@@ -11,15 +11,17 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import xxhash
 
 from penstock.connectors.base import Sink, SinkCommitter, SinkContext, SinkWriter
+from penstock.connectors.location import absolute
 from penstock.connectors.sinks.folder import Folder, open_folder
 from penstock.connectors.sinks.formats import ENCODERS, Encoder, require_writable
 from penstock.errors import CommitError, ConfigError
@@ -49,7 +51,7 @@ class FileSink(Sink):
             raise ConfigError(
                 f"FileSink: format must be one of {', '.join(ENCODERS)}, not {format!r}"
             )
-        self._path = str(path)
+        self._path = absolute(path)
         self._format = format
         self._storage_options = dict(storage_options or {})
 
@@ -104,14 +106,18 @@ class FileWriter(SinkWriter):
         staged.encoder.write(batch)
         staged.rows += batch.num_rows
 
-    def prepare(self, checkpoint: int) -> Plain:
+    def prepare(self, checkpoint: int) -> Plain | Callable[[], Plain]:
+        """The file is closed here; making it durable is left to the background."""
         staged = self._staged
         if staged is None:
             return None
         staged.encoder.finish()
         staged.handle.close()
-        bytes_total = self._folder.seal(_staged_path(self._job, staged.name))
         self._staged = None
+        return partial(self._seal, staged, checkpoint)
+
+    def _seal(self, staged: Staged, checkpoint: int) -> Plain:
+        bytes_total = self._folder.seal(_staged_path(self._job, staged.name))
         return {
             "job": self._job,
             "staged": staged.name,

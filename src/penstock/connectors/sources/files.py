@@ -17,6 +17,7 @@ import pyarrow as pa
 import xxhash
 
 from penstock.connectors.base import END, EndOfInput, Source, SourceContext, SourceReader, Wait
+from penstock.connectors.location import absolute
 from penstock.connectors.sources.chunks import START, Cursor, FileFormat, Mark
 from penstock.connectors.sources.csv import CsvFormat
 from penstock.connectors.sources.json import JsonFormat
@@ -61,7 +62,7 @@ class FileSource(Source):
             raise ConfigError(f"FileSource: delimiter must be one character, not {delimiter!r}")
         if poll_interval_ms <= 0:
             raise ConfigError(f"FileSource: poll_interval_ms must be > 0, not {poll_interval_ms!r}")
-        self._path = str(path)
+        self._path = absolute(path)
         self._format = format
         self._schema = None if schema is None else self._promised(parse_schema(schema), bad_records)
         self._keep_bad = bad_records == "column"

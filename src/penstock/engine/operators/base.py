@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from penstock.connectors.deferred import Deferred
 from penstock.protocol.ids import CheckpointId
 from penstock.protocol.snapshot import OperatorSnapshot, Plain, Segment
 from penstock.state.frozen import Encoded, Frozen
@@ -21,7 +22,8 @@ class FrozenOperator:
 
     tables: tuple[Frozen, ...] = ()
     lanes: Mapping[int, Plain] = field(default_factory=dict)
-    transactions: tuple[Plain, ...] = ()
+    transactions: tuple[Deferred[Plain], ...] = ()
+    """Made durable, where that is still to be done, by the asynchronous part."""
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 
@@ -18,6 +19,7 @@ from penstock.connectors.base import (
     SourceReader,
     Wait,
 )
+from penstock.connectors.deferred import Deferred
 from penstock.engine.operators.base import FrozenOperator, Operator, OperatorContext
 from penstock.errors import InvariantBroken, SchemaError
 from penstock.protocol.commit import Pending, covered
@@ -83,12 +85,14 @@ class CommitWork:
     """Transactions to commit, oldest first, off the loop's thread; `upto` is done when all are."""
 
     committer: SinkCommitter
-    transactions: tuple[Plain, ...]
+    transactions: tuple[Deferred[Plain], ...]
     upto: CheckpointId
 
     def __call__(self) -> CheckpointId:
         for transaction in self.transactions:
-            self.committer.commit(transaction)
+            description = transaction.get()
+            if description is not None:
+                self.committer.commit(description)
         return self.upto
 
 
@@ -100,7 +104,7 @@ class SinkOperator(Operator):
         self._sink = sink
         self._writer: SinkWriter | None = None
         self._committer: SinkCommitter | None = None
-        self._pending: tuple[Pending[Plain], ...] = ()
+        self._pending: tuple[Pending[Deferred[Plain]], ...] = ()
         self.committed = NO_CHECKPOINT
 
     def open(self, context: OperatorContext) -> None:
@@ -130,9 +134,10 @@ class SinkOperator(Operator):
 
     def freeze(self, checkpoint: CheckpointId) -> FrozenOperator:
         if self._writer is not None:
-            transaction = self._writer.prepare(checkpoint)
-            if transaction is not None:
-                self._pending = (*self._pending, Pending(checkpoint, transaction))
+            prepared = self._writer.prepare(checkpoint)
+            if prepared is not None:
+                work = prepared if callable(prepared) else partial(_itself, prepared)
+                self._pending = (*self._pending, Pending(checkpoint, Deferred(work)))
         return FrozenOperator(transactions=tuple(entry.transaction for entry in self._pending))
 
     def commit_work(self, checkpoint: CheckpointId) -> CommitWork | None:
@@ -140,7 +145,8 @@ class SinkOperator(Operator):
         if checkpoint <= self.committed or self._committer is None:
             return None
         due = covered(self._pending, checkpoint)
-        return CommitWork(self._committer, tuple(d.transaction for d in due), checkpoint)
+        transactions = tuple(entry.transaction for entry in due)
+        return CommitWork(self._committer, transactions, checkpoint)
 
     def commit_done(self, upto: CheckpointId) -> None:
         self.committed = max(self.committed, upto)
@@ -155,6 +161,10 @@ class SinkOperator(Operator):
         finally:
             if committer is not None:
                 committer.close()
+
+
+def _itself(value: Plain) -> Plain:
+    return value
 
 
 def _brief(schema: pa.Schema) -> str:
