@@ -114,7 +114,9 @@ class Watch:
         return self.broken
 
     def close(self, linger_ms: int = 0) -> None:
-        """Closes the socket, too."""
+        """Closes the socket, too. A second time changes nothing: a channel and its network both close it."""
+        if self._socket.closed:
+            return
         self._socket.disable_monitor()
         self.monitor.close(0)
         self._socket.close(linger_ms)
