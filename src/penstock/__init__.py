@@ -10,7 +10,7 @@ from penstock.api.config import (
 from penstock.api.job import Job
 from penstock.api.keyed import KeyedStream
 from penstock.api.pipeline import Pipeline
-from penstock.api.records import CheckpointInfo, ExceptionInfo, SubtaskInfo
+from penstock.api.records import CheckpointInfo, ExceptionInfo, SubtaskInfo, WorkerInfo
 from penstock.api.stream import Stream, from_rows, from_source
 from penstock.connectors.base import (
     END,
@@ -94,6 +94,7 @@ __all__ = [
     "SubtaskInfo",
     "UserCodeError",
     "Wait",
+    "WorkerInfo",
     "avg",
     "coalesce",
     "col",

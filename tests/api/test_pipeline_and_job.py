@@ -44,6 +44,9 @@ class Control:
     def exceptions(self) -> list[pen.ExceptionInfo]:
         return [pen.ExceptionInfo(1.0, 1, "ValueError", "no")]
 
+    def workers(self) -> tuple[pen.WorkerInfo, ...]:
+        return (pen.WorkerInfo(0, 4711, "here"),)
+
     def metrics(self) -> dict[str, float]:
         return {"rows": 1.0}
 
@@ -69,6 +72,7 @@ def test_a_job_tells_about_itself() -> None:
     assert [info.id for info in job.checkpoints()] == [3, 2]
     assert job.exceptions[0].error == "ValueError"
     assert job.metrics() == {"rows": 1.0}
+    assert job.workers == [pen.WorkerInfo(0, 4711, "here")]
     assert repr(job) == "<Job 'Totals': running, last checkpoint 2>"
 
 

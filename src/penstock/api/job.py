@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Protocol
 
-from penstock.api.records import CheckpointInfo, ExceptionInfo
+from penstock.api.records import CheckpointInfo, ExceptionInfo, WorkerInfo
 from penstock.errors import ConfigError, JobFailed
 from penstock.plan.duration import parse_duration_ms
 
@@ -45,6 +45,10 @@ class JobControl(Protocol):
 
     def exceptions(self) -> Sequence[ExceptionInfo]:
         """Newest first."""
+        ...
+
+    def workers(self) -> Sequence[WorkerInfo]:
+        """The processes that work for the job now, those with a slot first, in its order."""
         ...
 
     def metrics(self) -> Mapping[str, float]: ...
@@ -89,6 +93,11 @@ class Job:
     def exceptions(self) -> list[ExceptionInfo]:
         """The failures so far, newest first, also those that the job recovered from."""
         return list(self._control.exceptions())
+
+    @property
+    def workers(self) -> list[WorkerInfo]:
+        """The processes that work for the job now: slot, process id, host."""
+        return list(self._control.workers())
 
     def await_termination(self, timeout: float | str | timedelta | None = None) -> bool:
         """Waits for the end. False when `timeout` (seconds, or "1 minute") is over first.

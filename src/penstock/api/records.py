@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from penstock.engine.records import CheckpointInfo, ExceptionInfo, SubtaskInfo
+from penstock.engine.records import CheckpointInfo, ExceptionInfo, SubtaskInfo, WorkerInfo
 
-__all__ = ["CheckpointInfo", "ExceptionInfo", "SubtaskInfo"]
+__all__ = ["CheckpointInfo", "ExceptionInfo", "SubtaskInfo", "WorkerInfo"]

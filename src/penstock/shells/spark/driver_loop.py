@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 from penstock.engine.manager import JobManager
-from penstock.engine.records import CheckpointInfo, ExceptionInfo
+from penstock.engine.records import CheckpointInfo, ExceptionInfo, WorkerInfo
 from penstock.errors import JobFailed, PlanError
 from penstock.protocol.lifecycle import Outcome
 from penstock.shells.spark.background import ThreadBackground
@@ -127,6 +127,9 @@ class DriverLoop:
 
     def exceptions(self) -> Sequence[ExceptionInfo]:
         return self._manager.history.exceptions
+
+    def workers(self) -> Sequence[WorkerInfo]:
+        return self._manager.workers
 
     def metrics(self) -> Mapping[str, float]:
         history, machine = self._manager.history, self._manager.machine

@@ -103,6 +103,7 @@ def _spec(
         settings.buffer_timeout_ms,
         open_store=partial(FilesystemStore, root, options),
         open_origin=partial(_open_origin, options),
+        location=store.root,
     )
 
 
