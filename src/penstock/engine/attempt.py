@@ -260,7 +260,15 @@ class Attempt:
         together = self._assembler.add(taken)
         if together is None:
             return
-        work = WriteWork(self._store, self.slot, self.id, taken.checkpoint, together, self._clock)
+        work = WriteWork(
+            self._store,
+            self.slot,
+            self.id,
+            taken.checkpoint,
+            together,
+            self._clock,
+            self._spec.inline_bytes_max,
+        )
 
         def written(snapshots: tuple[SubtaskSnapshot, ...]) -> None:
             self._say(Ack(self.id, taken.checkpoint, snapshots))

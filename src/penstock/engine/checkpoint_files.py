@@ -220,7 +220,9 @@ class CheckpointFiles:
                 self._store.delete(name)
 
     def sweep(self, kept: Iterable[CheckpointId], before: CheckpointId) -> None:
-        """Deletes everything of snapshots below `before` that are not kept: what late writers left behind."""
+        """Deletes everything of snapshots below `before` that are not kept: what late writers left behind. A driver
+        that is no longer the owner deletes nothing: another one may be going on from those files."""
+        self._check_owner(self._claimed_attempts())
         keep = frozenset(kept)
         names = self._store.list()
         stale = [
@@ -232,7 +234,8 @@ class CheckpointFiles:
             self._store.delete(name)
 
     def delete_everything(self) -> None:
-        """For retention policies that keep nothing: every file that this job can have written."""
+        """For retention policies that keep nothing: every file that this job can have written, if it is still ours."""
+        self._check_owner(self._claimed_attempts())
         for name in self._store.list():
             if paths.is_known(name):
                 self._store.delete(name)

@@ -20,9 +20,6 @@ from penstock.protocol.snapshot import OperatorSnapshot, Segment, SubtaskSnapsho
 from penstock.state.segments import read_blocks
 from penstock.wire import paths
 
-INLINE_BYTES_MAX = 16_384
-"""A worker's state that is smaller than this travels in the metadata instead of a file of its own."""
-
 
 @dataclass(frozen=True)
 class WriteWork:
@@ -34,6 +31,7 @@ class WriteWork:
     checkpoint: CheckpointId
     taken: Sequence[Taken]
     clock: Clock
+    inline_bytes_max: int
 
     def __call__(self) -> tuple[SubtaskSnapshot, ...]:
         began_ms = self.clock.monotonic_ms()
@@ -44,7 +42,7 @@ class WriteWork:
         everything = [table for operators in encoded for _, tables in operators for table in tables]
         total = sum(len(chunk) for table in everything for chunk in table.chunks)
         file = ""
-        if total > INLINE_BYTES_MAX:
+        if total > self.inline_bytes_max:
             file = paths.worker_file(self.checkpoint, self.slot, self.attempt)
             self.store.write(file, _chunks(everything))
         places = _Places(file)

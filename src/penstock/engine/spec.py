@@ -28,6 +28,8 @@ class JobSpec:
     open_origin: Callable[[str], CheckpointStore] | None = None
     location: str = ""
     """Where the job's own directory is, fit to be shown to people."""
+    inline_bytes_max: int = 16_384
+    """A worker's state that is smaller than this travels in the metadata instead of a file of its own."""
 
     @property
     def durable(self) -> bool:
