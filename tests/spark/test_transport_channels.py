@@ -213,6 +213,8 @@ def test_small_frames_that_share_a_read_buffer_are_read_right(sizes: list[int], 
                 received.append(frame.data)
         for size, batch in zip(sizes, received, strict=True):
             batch.validate(full=True)
+            buffers = [each for column in batch.columns for each in column.buffers() if each]
+            assert all(each.address % 8 == 0 for each in buffers), "NumPy would have to copy"
             assert batch.equals(rows(size, start))
 
 

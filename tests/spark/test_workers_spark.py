@@ -135,6 +135,9 @@ def test_a_users_job_group_is_not_ours(spark: Any, start: Start) -> None:
     try:
         workers = start()
         events, joined = launch(workers, 0)
+        tracker = context.statusTracker()
+        assert len(tracker.getActiveJobsIds()) == 1
+        assert list(tracker.getJobIdsForGroup("users")) == []
         context.cancelJobGroup("users")
         workers.send(joined[0].worker, Drop(AttemptId(1)))
         assert events.take(Received).worker == joined[0].worker
