@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from penstock.connectors.base import Sink
 from penstock.engine.checkpoint_files import CheckpointFiles, RestorePoint, RestoreWish
@@ -62,6 +63,8 @@ from penstock.wire import paths
 SYNC_MS = 200.0
 REPEAT_MS = 1_000.0
 PERSIST_PAUSE_MS = 200.0
+TIDY_TRIES_MAX = 10
+"""How often the last clean-up is tried; what it leaves goes when the job of this name ends the next time."""
 
 log = logging.getLogger("penstock")
 
@@ -132,7 +135,8 @@ class JobManager:
     @property
     def ended(self) -> bool:
         """The job is over and its last clean-up, too."""
-        return self.outcome is not None and self._storage.idle and self._cleaning.idle
+        idle = self._storage.idle and self._cleaning.idle and not self._retries
+        return self.outcome is not None and idle
 
     @property
     def status(self) -> str:
@@ -342,23 +346,40 @@ class JobManager:
 
     def _job_ended(self, outcome: Outcome, reason: str) -> None:
         self.outcome, self.reason = outcome, reason
-        files = self._files
-        if files is None or self._point is None:
-            return
-        cancelled, failed = outcome is Outcome.CANCELLED, outcome is Outcome.FAILED
+        if self._files is not None and self._point is not None:
+            self._clean_up_at_end(self._files, outcome, TIDY_TRIES_MAX)
+
+    def _clean_up_at_end(self, files: CheckpointFiles, outcome: Outcome, tries: int) -> None:
+        """Behind what is being persisted. A checkpoint whose metadata may exist keeps its files."""
+
+        def work() -> None:
+            if not self._retains(outcome):
+                files.delete_everything()
+                return
+            unsettled = [n for n, p in self.coordinator.unfinished.items() if _is_persisting(p)]
+            files.sweep([*self.coordinator.completed, *unsettled], self.coordinator.next_id)
+            if unsettled:
+                raise StorageError(f"nobody knows yet whether checkpoints {unsettled} exist")
+
+        def failed(error: BaseException) -> None:
+            log.info("job %s: clean-up: %s", self._spec.job, error)
+            if type(error) is StorageError and tries > 1:
+                again = partial(self._clean_up_at_end, files, outcome, tries - 1)
+                self._retries.append((self._now() + PERSIST_PAUSE_MS, again))
+
+        self._storage.submit(work, lambda _: None, failed)
+
+    def _retains(self, outcome: Outcome) -> bool:
         retain = self._config.retain
-        if (cancelled and retain != "retain_on_cancel") or (failed and retain == "never_retain"):
-            self._clean(files.delete_everything)
-            return
-        kept, next_id = tuple(self.coordinator.completed), self.coordinator.next_id
-        if kept:
-            self._clean(lambda: files.sweep(kept, next_id))
+        if outcome is Outcome.CANCELLED:
+            return retain == "retain_on_cancel"
+        return outcome is not Outcome.FAILED or retain != "never_retain"
 
     # ---- claiming an attempt
 
     def _claim_if_settled(self) -> None:
         """What is being persisted must be settled first: it may be the very checkpoint to restore."""
-        unsettled = any(isinstance(p, Persisting) for p in self.coordinator.unfinished.values())
+        unsettled = any(_is_persisting(p) for p in self.coordinator.unfinished.values())
         if not self._claim_wanted or unsettled:
             return
         self._claim_wanted = False
@@ -472,6 +493,7 @@ class JobManager:
 
     def _completed(self, action: snapshots.Completed, permit: CommitPermit) -> None:
         self.history.completed(action, self._path(permit.checkpoint))
+        self._wish = RestoreWish()
         outcomes = {SnapshotKind.FINAL: Outcome.FINISHED, SnapshotKind.STOP: Outcome.STOPPED}
         if action.kind in outcomes:
             self._last = (permit.checkpoint, outcomes[action.kind])
@@ -528,3 +550,7 @@ class JobManager:
 
     def _now(self) -> float:
         return self._clock.monotonic_ms()
+
+
+def _is_persisting(snapshot: snapshots.Unfinished) -> bool:
+    return isinstance(snapshot, Persisting)
