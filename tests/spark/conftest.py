@@ -7,17 +7,37 @@ from typing import Any
 
 import pytest
 
-from penstock.shells.spark.session import local_session, release_session
+from penstock.shells.spark.session import local_session, release_session, slots_of
 from penstock.shells.spark.workers import SparkWorkers
 
+SLOTS = 6
 
-@pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
-    """Six slots: enough for a few workers and for Spark's own work beside them."""
-    session = local_session(6, "tests")
+
+@pytest.fixture(scope="session")
+def _sparks_end() -> Iterator[None]:
+    """Ends the Spark of this program, whichever test started it."""
+    yield
+    _stop_spark()
+
+
+@pytest.fixture
+def spark(_sparks_end: None) -> Iterator[Any]:
+    """Six slots: enough for a few workers and for Spark's own work beside them. Started once for all files."""
+    session = local_session(SLOTS, "tests")
+    if slots_of(session.sparkContext) != SLOTS:
+        _stop_spark()
+        session = local_session(SLOTS, "tests")
     yield session
     release_session("tests")
-    session.stop()
+
+
+def _stop_spark() -> None:
+    from pyspark.sql import SparkSession
+
+    release_session("tests")
+    session = SparkSession.getActiveSession()
+    if session is not None:
+        session.stop()
 
 
 @pytest.fixture

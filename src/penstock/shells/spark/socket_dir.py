@@ -1,8 +1,8 @@
 """A private directory for `ipc://` sockets, and the proof that two processes are on one host.
 
 Whoever can read the `token` file of a directory shares its file system, so a socket in it can be reached. A
-directory whose owner was killed is swept away by the next one made: the owner holds a lock on `lock` for as
-long as it lives, and the kernel frees that with the process.
+directory whose owner was killed is swept away by whoever makes or closes one next: the owner holds a lock on
+`lock` for as long as it lives, and the kernel frees that with the process.
 """
 
 from __future__ import annotations
@@ -13,14 +13,12 @@ import os
 import secrets
 import shutil
 import tempfile
-import time
 from pathlib import Path
 
 PREFIX = "penstock-"
 PATH_BYTES_MAX = 107
 """What the kernel allows for the path of a socket."""
 _NAME_BYTES_MAX = 24
-_SWEEP_AGE_S = 60.0
 
 
 class SocketDir:
@@ -39,8 +37,9 @@ class SocketDir:
     def _make(self, parent: Path) -> None:
         self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
         flags = os.O_CREAT | os.O_WRONLY | os.O_EXCL
-        self._lock = os.open(self.path / "lock", flags, 0o600)
+        self._lock = os.open(self.path / "lock.new", flags, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        (self.path / "lock.new").rename(self.path / "lock")  # there is never one that is not locked
         with os.fdopen(os.open(self.path / "token", flags, 0o600), "w") as file:
             file.write(self.token)
 
@@ -55,6 +54,7 @@ class SocketDir:
         if self.path is not None:
             shutil.rmtree(self.path, ignore_errors=True)
             os.close(self._lock)
+            sweep(self.path.parent)
             self.path = None
 
 
@@ -75,12 +75,11 @@ def sweep(parent: Path) -> None:
 
 
 def _is_abandoned(path: Path) -> bool:
-    lock = path / "lock"
+    """Only what is surely one of these directories: others may have names like theirs."""
     try:
-        status = lock.stat()
-        if status.st_uid != os.getuid() or time.time() - status.st_mtime < _SWEEP_AGE_S:
+        if path.stat().st_uid != os.getuid() or not (path / "token").is_file():
             return False
-        descriptor = os.open(lock, os.O_WRONLY)
+        descriptor = os.open(path / "lock", os.O_WRONLY)
     except OSError:
         return False
     try:
