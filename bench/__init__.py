@@ -1,0 +1,1 @@
+"""What Penstock is measured by: `python -m bench` (see docs/benchmarks.md)."""

@@ -1,0 +1,62 @@
+"""How long and how large the benchmarks run: for real, and just long enough to see that they work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Sizes:
+    repetitions: int
+    """How often each figure is measured; the median counts."""
+    warm_s: float
+    """Left out at the start of a job."""
+    steady_s: float
+    """Measured after that."""
+    keys: int
+    limit_s: float
+    """How long each run of the single-process loop takes."""
+    latency_s: float
+    latency_warm_s: float
+    buffer_timeouts_ms: tuple[int, ...]
+    faults: int
+    """How often each kind of fault is made."""
+    large_keys: int
+    """Keys in the state whose snapshot is timed."""
+    snapshots: int
+    frames: int
+    """Batches sent from process to process."""
+    loop_batches: int
+
+
+FULL = Sizes(
+    repetitions=5,
+    warm_s=3.0,
+    steady_s=8.0,
+    keys=100_000,
+    limit_s=3.0,
+    latency_s=20.0,
+    latency_warm_s=5.0,
+    buffer_timeouts_ms=(1, 5, 10),
+    faults=7,
+    large_keys=5_000_000,
+    snapshots=5,
+    frames=3_000,
+    loop_batches=50_000,
+)
+
+TINY = Sizes(
+    repetitions=1,
+    warm_s=0.2,
+    steady_s=0.8,
+    keys=10_000,
+    limit_s=0.1,
+    latency_s=2.0,
+    latency_warm_s=0.5,
+    buffer_timeouts_ms=(5,),
+    faults=1,
+    large_keys=100_000,
+    snapshots=1,
+    frames=30,
+    loop_batches=500,
+)

@@ -1,0 +1,19 @@
+"""Waiting for a condition, with a deadline."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def wait_for(what: str, found: Callable[[], T], within_s: float = 60.0, every_s: float = 0.01) -> T:
+    """The first true value of `found`."""
+    end_s = time.monotonic() + within_s
+    while not (value := found()):
+        if time.monotonic() > end_s:
+            raise TimeoutError(f"waited {within_s:g} s for {what}")
+        time.sleep(every_s)
+    return value
