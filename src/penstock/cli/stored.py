@@ -1,0 +1,207 @@
+"""`penstock checkpoints` and `penstock inspect`: what lies in storage, read from the manifests alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from penstock.cli.views import bytes_text
+from penstock.engine.checkpoint_files import TOMBSTONE
+from penstock.errors import CheckpointCorrupt, ConfigError
+from penstock.protocol.ids import CheckpointId
+from penstock.protocol.snapshot import OperatorSnapshot, SubtaskSnapshot
+from penstock.storage.filesystem import FilesystemStore
+from penstock.wire import manifest as manifests
+from penstock.wire import paths
+from penstock.wire.manifest import Manifest
+
+
+@dataclass(frozen=True)
+class Damaged:
+    """A manifest that cannot be read."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Stored:
+    """The checkpoints that a path stands for, oldest first."""
+
+    store: FilesystemStore
+    manifests: tuple[Manifest, ...]
+    damaged: tuple[Damaged, ...]
+
+
+# ---- finding
+
+
+def open_stored(path: str) -> Stored:
+    """Of a job's folder all checkpoints, of a folder chk-<n> that one."""
+    root, chosen = _split(path)
+    store = FilesystemStore(root)
+    names = store.list()
+    if paths.JOB not in names:
+        raise ConfigError(_not_a_job(path, names))
+    found = sorted(
+        (checkpoint, name)
+        for name in names
+        if (checkpoint := paths.metadata_of(name)) is not None and chosen in (None, checkpoint)
+    )
+    read = [_read(store, name) for _, name in found]
+    whole = tuple(entry for entry in read if isinstance(entry, Manifest))
+    damaged = tuple(entry for entry in read if isinstance(entry, Damaged))
+    if not whole and not damaged:
+        raise ConfigError(f"{path} has no completed checkpoint")
+    return Stored(store, whole, damaged)
+
+
+def _split(path: str) -> tuple[str, CheckpointId | None]:
+    path = path.rstrip("/").removesuffix("/_metadata")
+    root, _, folder = path.rpartition("/")
+    checkpoint = paths.metadata_of(f"{folder}/_metadata")
+    return (path, None) if checkpoint is None else (root or ".", checkpoint)
+
+
+def _read(store: FilesystemStore, name: str) -> Manifest | Damaged | None:
+    """None for the tombstone of a checkpoint that never came to be."""
+    try:
+        data = store.read(name)
+        return None if data == TOMBSTONE else manifests.decode(data, name)
+    except CheckpointCorrupt as error:
+        return Damaged(name, str(error))
+
+
+def _not_a_job(path: str, names: list[str]) -> str:
+    suffix = f"/{paths.JOB}"
+    below = [name.removesuffix(suffix) for name in names if name.endswith(suffix)]
+    jobs = sorted(name for name in below if "/" not in name)
+    if jobs:
+        shown = ", ".join(f"{path.rstrip('/')}/{job}" for job in jobs[:10])
+        return f"{path} is a checkpoint directory; name a job in it: {shown}"
+    return (
+        f"{path} is not the folder of a Penstock job (it has no {paths.JOB}): give "
+        "<checkpoint directory>/<job>, or a folder chk-<n> in it"
+    )
+
+
+# ---- listing
+
+
+def list_checkpoints(path: str) -> dict[str, Any]:
+    stored = open_stored(path)
+    return {
+        "path": stored.store.root,
+        "checkpoints": [_summary(each, stored.store) for each in reversed(stored.manifests)],
+        "damaged": [{"file": each.name, "reason": each.reason} for each in stored.damaged],
+    }
+
+
+def _summary(manifest: Manifest, store: FilesystemStore) -> dict[str, Any]:
+    return {
+        "id": manifest.checkpoint,
+        "kind": str(manifest.kind),
+        "completed": _time(manifest.completed_ms),
+        "duration_ms": round(manifest.completed_ms - manifest.trigger_ms, 1),
+        "bytes": manifest.bytes_total,
+        "parallelism": manifest.parallelism,
+        "operators": [operator.name for operator in manifest.operators],
+        "path": f"{store.root}/{paths.checkpoint_folder(manifest.checkpoint)}",
+    }
+
+
+def show_checkpoints(found: dict[str, Any], console: Console) -> None:
+    table = Table(title=found["path"], title_justify="left")
+    for name in ("id", "kind", "completed (UTC)", "took", "size", "operators"):
+        table.add_column(name, justify="right" if name in ("id", "took", "size") else "left")
+    for each in found["checkpoints"]:
+        table.add_row(
+            str(each["id"]),
+            each["kind"],
+            each["completed"].replace("T", " ")[:19],
+            f"{each['duration_ms']:.0f} ms",
+            bytes_text(each["bytes"]),
+            ", ".join(each["operators"]),
+        )
+    console.print(table)
+    for each in found["damaged"]:
+        console.print(f"[bold red]damaged[/] {each['file']}: {each['reason']}", soft_wrap=True)
+
+
+# ---- one checkpoint
+
+
+def describe_checkpoint(path: str) -> dict[str, Any]:
+    """The newest one, where a job's folder is given."""
+    stored = open_stored(path)
+    if stored.damaged and not stored.manifests:
+        raise CheckpointCorrupt(stored.damaged[-1].reason)
+    manifest = stored.manifests[-1]
+    return {
+        **_summary(manifest, stored.store),
+        "job": manifest.job,
+        "attempt": manifest.attempt,
+        "max_parallelism": manifest.max_parallelism,
+        "files": list(manifest.files),
+        "parts": [part for snapshot in manifest.snapshots for part in _parts(snapshot)],
+    }
+
+
+def _parts(snapshot: SubtaskSnapshot) -> Iterator[dict[str, Any]]:
+    for name, operator in snapshot.operators.items():
+        yield {
+            "operator": name,
+            "subtask": snapshot.subtask.index,
+            "finished": snapshot.finished,
+            "segments": _segments(operator),
+            "rows": sum(block.rows for each in operator.segments for block in each.blocks),
+            "bytes": sum(each.bytes_total for each in operator.segments),
+            "source_lanes": len(operator.lanes),
+            "transactions": len(operator.transactions),
+        }
+
+
+def _segments(operator: OperatorSnapshot) -> list[dict[str, Any]]:
+    return [
+        {
+            "state": each.state,
+            "file": each.file or None,
+            "blocks": len(each.blocks),
+            "rows": sum(block.rows for block in each.blocks),
+            "bytes": each.bytes_total,
+        }
+        for each in operator.segments
+    ]
+
+
+def show_checkpoint(found: dict[str, Any], console: Console) -> None:
+    console.print(
+        f"checkpoint {found['id']} of job {found['job']} ({found['kind']}), completed "
+        f"{found['completed']}, attempt {found['attempt']}, parallelism {found['parallelism']} of "
+        f"{found['max_parallelism']}, {bytes_text(found['bytes'])} of state in "
+        f"{len(found['files'])} files besides its metadata",
+        soft_wrap=True,
+    )
+    table = Table()
+    for name in ("operator", "subtask", "state", "rows", "size", "lanes", "transactions"):
+        table.add_column(name, justify="left" if name in ("operator", "state") else "right")
+    for part in found["parts"]:
+        table.add_row(
+            part["operator"],
+            str(part["subtask"]) + (" (finished)" if part["finished"] else ""),
+            ", ".join(each["state"] for each in part["segments"]),
+            f"{part['rows']:,}",
+            bytes_text(part["bytes"]),
+            str(part["source_lanes"]),
+            str(part["transactions"]),
+        )
+    console.print(table)
+
+
+def _time(milliseconds: float) -> str:
+    return datetime.fromtimestamp(milliseconds / 1_000, UTC).isoformat(timespec="milliseconds")
