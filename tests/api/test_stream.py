@@ -43,7 +43,7 @@ def test_a_pipeline_becomes_a_graph_with_inputs_before_their_readers() -> None:
     assert [edge.partitioning for node in nodes for edge in node.inputs] == [
         Forward(),
         Forward(),
-        Hash(("user",)),
+        Hash(("user",), ("user", "n")),
         Forward(),
     ]
     assert to_ddl(nodes[3].schema) == "user STRING, total BIGINT"

@@ -85,3 +85,10 @@ def test_a_shuffle_makes_one_region_of_all_its_subtasks() -> None:
 def test_more_subtasks_than_key_groups_are_refused() -> None:
     with pytest.raises(PlanError, match="parallelism 200 and max_parallelism 128"):
         plan(node("source"), parallelism=200)
+
+
+def test_only_the_columns_that_the_reader_needs_travel() -> None:
+    wide = pa.schema([("k", pa.int64()), ("v", pa.int64()), ("unused", pa.string())])
+    source = Node("source", "test", object, (), wide, "source")
+    made = plan(source, node("agg", ("source", Hash(("k",), ("k", "v")))))
+    assert made.edges[0].schema.names == ["k", "v"]

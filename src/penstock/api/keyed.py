@@ -46,7 +46,9 @@ class KeyedStream:
         wanted = {name: _aggregate(label, name, each) for name, each in aggregates.items()}
         fields += [self._result(label, name, each) for name, each in wanted.items()]
         create = partial(RunningAggregate, self._keys, wanted)
-        return self._then("agg", create, pa.schema(fields))
+        used = {*self._keys, *(each.column for each in wanted.values())}
+        columns = tuple(name for name in self.schema.names if name in used)
+        return self._then("agg", create, pa.schema(fields), columns)
 
     def process(self, function: Any, schema: str | pa.Schema) -> Stream:
         """Your own function with state per key: an object with `process(key, rows, ctx)`, which yields rows, or
@@ -69,8 +71,14 @@ class KeyedStream:
         except SchemaError as error:
             raise SchemaError(f"{label}: {error}") from error
 
-    def _then(self, kind: str, create: Any, schema: pa.Schema) -> Stream:
-        return Stream(Step(kind, create, ((self._step, Hash(self._keys)),), schema))
+    def _then(
+        self,
+        kind: str,
+        create: Any,
+        schema: pa.Schema,
+        columns: tuple[str, ...] | None = None,
+    ) -> Stream:
+        return Stream(Step(kind, create, ((self._step, Hash(self._keys, columns)),), schema))
 
 
 def _aggregate(label: str, name: str, given: object) -> Aggregate:

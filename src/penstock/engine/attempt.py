@@ -19,6 +19,7 @@ from penstock.engine.partition import make_partitioner
 from penstock.engine.snapshots import Assembler, WriteWork, reader, release_all
 from penstock.engine.spec import JobSpec, Mode
 from penstock.engine.subtask import GivenUp, Input, Subtask, Taken
+from penstock.plan.graph import carried
 from penstock.plan.physical import Task
 from penstock.ports.background import Background
 from penstock.ports.channel import InputChannel, OutputChannel
@@ -133,7 +134,9 @@ class Attempt:
             parallelism=self._plan.parallelism,
             max_parallelism=self._plan.max_parallelism,
             attempt=self.id,
-            input_schemas=tuple(schemas[entry.operator] for entry in node.inputs),
+            input_schemas=tuple(
+                carried(entry.partitioning, schemas[entry.operator]) for entry in node.inputs
+            ),
             now_ms=self._clock.monotonic_ms,
             restored=_restored(snapshots, operator),
             read_segment=reader(self._origin),

@@ -19,13 +19,12 @@ def make_partitioner(
     partitioning: Partitioning, targets: int, max_parallelism: int, first: int = 0
 ) -> Partitioner:
     """`first` is where a rebalancing subtask begins its round, so that not all begin at the same target."""
-    if targets == 1:
-        return _to_the_only_one
     match partitioning:
+        case Hash(keys, columns):
+            to_owners = _by_key(keys, targets, max_parallelism)
+            return to_owners if columns is None else _only(columns, to_owners)
         case Forward():
             return _to_the_only_one
-        case Hash(keys):
-            return _by_key(keys, targets, max_parallelism)
         case Rebalance():
             return _in_turn(targets, first)
         case Broadcast():
@@ -36,6 +35,12 @@ def make_partitioner(
 
 def _to_the_only_one(batch: pa.RecordBatch) -> Iterable[tuple[int, pa.RecordBatch]]:
     return ((0, batch),)
+
+
+def _only(columns: tuple[str, ...], partition: Partitioner) -> Partitioner:
+    """What the reader does not need is left behind before anything is moved."""
+    wanted = list(columns)
+    return lambda batch: partition(batch.select(wanted))
 
 
 def _in_turn(targets: int, first: int) -> Partitioner:
@@ -51,6 +56,9 @@ def _in_turn(targets: int, first: int) -> Partitioner:
 
 
 def _by_key(keys: tuple[str, ...], targets: int, max_parallelism: int) -> Partitioner:
+    if targets == 1:
+        return _to_the_only_one
+
     def partition(batch: pa.RecordBatch) -> Iterable[tuple[int, pa.RecordBatch]]:
         lane, _ = key_lanes([batch.column(key) for key in keys])
         owners = owner_of(key_groups(lane, max_parallelism), targets, max_parallelism)

@@ -23,6 +23,8 @@ class Hash:
     """By key group of these columns."""
 
     keys: tuple[str, ...]
+    columns: tuple[str, ...] | None = None
+    """The columns that the reader needs, keys included; None: all. Others do not travel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,13 @@ class Broadcast:
 
 
 Partitioning: TypeAlias = Forward | Hash | Rebalance | Broadcast
+
+
+def carried(partitioning: Partitioning, schema: pa.Schema) -> pa.Schema:
+    """The schema of the rows that travel along an edge, out of that of the rows that are put on it."""
+    if isinstance(partitioning, Hash) and partitioning.columns is not None:
+        return pa.schema([schema.field(name) for name in partitioning.columns])
+    return schema
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from functools import cached_property
 import pyarrow as pa
 
 from penstock.errors import PlanError
-from penstock.plan.graph import Forward, LogicalGraph, Node, Partitioning
+from penstock.plan.graph import Forward, LogicalGraph, Node, Partitioning, carried
 from penstock.protocol.ids import ChannelId, SubtaskId
 
 
@@ -155,7 +155,7 @@ def _make_edges(
                 target=task_of[head.name],
                 port=port,
                 partitioning=source.partitioning,
-                schema=upstream.schema,
+                schema=carried(source.partitioning, upstream.schema),
             )
             edges.append((edge, upstream.name))
     return edges
