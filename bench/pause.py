@@ -56,7 +56,7 @@ def in_a_job(sizes: Sizes) -> tuple[list[float], int]:
         )
         try:
             enough = COVERED * sizes.large_keys
-            wait_for("all keys", lambda: job.metrics().get(counter, 0) >= enough, within_s=180)
+            wait_for("all keys", lambda: job.metrics().get(counter, 0) >= enough, job, within_s=180)
             taken = [job.trigger_checkpoint(timeout=120) for _ in range(sizes.snapshots)]
         finally:
             job.cancel(timeout=30)

@@ -73,7 +73,7 @@ def profile(kind: str, seconds: float, sizes: Sizes) -> pstats.Stats:
         )
         try:
             result = Path(folder, RESULT)
-            wait_for("the profile", result.exists, within_s=60 + sizes.warm_s + 2 * seconds)
+            wait_for("the profile", result.exists, job, within_s=60 + sizes.warm_s + 2 * seconds)
             return pstats.Stats(str(result))
         finally:
             job.cancel(timeout=30)

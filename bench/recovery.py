@@ -95,10 +95,14 @@ class Patient:
             found = [e for e in self.lines() if e.what == "first" and e.time_s > since_s]
             return found if len(found) >= PARALLELISM else []
 
-        found = wait_for("every subtask to process rows", firsts)
+        found = wait_for("every subtask to process rows", firsts, self.job)
         done = self._completed()
-        wait_for("a checkpoint", lambda: self._completed() > done)
-        wait_for("all workers", lambda: self.job.metrics()["penstock_workers"] >= self._workers)
+        wait_for("a checkpoint", lambda: self._completed() > done, self.job)
+        wait_for(
+            "all workers",
+            lambda: self.job.metrics()["penstock_workers"] >= self._workers,
+            self.job,
+        )
         return found
 
     def _completed(self) -> float:
@@ -115,7 +119,7 @@ def raise_in_user_code(
     def faults() -> list[Line]:
         return [line for line in patient.lines() if line.what == "fault"][before:]
 
-    (fault,) = wait_for("the exception", faults)
+    (fault,) = wait_for("the exception", faults, patient.job)
     return fault.time_s, {line.pid for line in running}
 
 
