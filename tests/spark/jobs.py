@@ -252,15 +252,3 @@ def is_unlocked(lock: Path) -> bool:
     except OSError:
         return False
     return True
-
-
-# ---- faults
-
-
-def once(flag: Path | str) -> bool:
-    """True for the first caller only, over all processes and attempts."""
-    try:
-        os.close(os.open(flag, os.O_CREAT | os.O_EXCL))
-    except FileExistsError:
-        return False
-    return True

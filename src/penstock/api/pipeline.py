@@ -21,9 +21,14 @@ from penstock.api.stream import Stream, explain_graph
 from penstock.errors import ConfigError, PlanError
 from penstock.plan.duration import parse_duration_ms
 from penstock.plan.graph import LogicalGraph
+from penstock.protocol.restart import Never, Strategy
 
 DEFAULT_PARALLELISM = 2
 MAX_PARALLELISM_LIMIT = 32_768
+WITHOUT_CHECKPOINTS = Never(
+    "the job takes no checkpoints, so it cannot go on after a failure; to survive one, start it with"
+    " checkpoint=pen.CheckpointConfig(...)"
+)
 
 
 class Pipeline:
@@ -121,7 +126,7 @@ def job_settings(
         parallelism=_checked_parallelism(parallelism, groups),
         max_parallelism=groups,
         checkpoint=_checked_checkpoint(checkpoint),
-        restart=_checked_restart(restart, checkpoint).strategy(),
+        restart=_checked_restart(restart, checkpoint),
         restore=_checked_restore(restore, checkpoint),
         spare_workers=whole_number(spare_workers, "spare_workers", 0, 1_000),
         slot_timeout_ms=None if slot_timeout is None else positive_ms(slot_timeout, "slot_timeout"),
@@ -156,10 +161,10 @@ def _checked_checkpoint(checkpoint: object) -> CheckpointConfig | None:
     )
 
 
-def _checked_restart(restart: object, checkpoint: object) -> RestartStrategy:
+def _checked_restart(restart: object, checkpoint: object) -> Strategy:
     """Without checkpoints there is nothing to go on from, so there are no restarts."""
     if restart is None:
-        return NoRestart() if checkpoint is None else ExponentialDelay()
+        return WITHOUT_CHECKPOINTS if checkpoint is None else ExponentialDelay().strategy()
     if not isinstance(restart, RestartStrategy):
         raise ConfigError(
             f"restart: {restart!r} is no strategy; use pen.ExponentialDelay(), pen.FixedDelay(),"
@@ -170,7 +175,7 @@ def _checked_restart(restart: object, checkpoint: object) -> RestartStrategy:
             f"restart={restart!r} needs checkpoints to go on from: give checkpoint=pen.CheckpointConfig(...)"
             " or leave restart out"
         )
-    return restart
+    return WITHOUT_CHECKPOINTS if checkpoint is None else restart.strategy()
 
 
 def _checked_restore(restore: object, checkpoint: object) -> str:

@@ -5,6 +5,7 @@ An attempt owns all that it opens and is thrown away whole; nothing is reset in 
 
 from __future__ import annotations
 
+import traceback
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -279,7 +280,8 @@ class Attempt:
         def failed(error: BaseException) -> None:
             release_all(together)
             reason = f"writing the snapshot failed: {type(error).__name__}: {error}"
-            self._say(Decline(self.id, taken.checkpoint, reason))
+            where = "".join(traceback.format_exception(error))
+            self._say(Decline(self.id, taken.checkpoint, reason, where))
 
         self._background.submit(work, written, failed)
 

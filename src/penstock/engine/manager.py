@@ -113,6 +113,7 @@ class JobManager:
         self._finished: frozenset[SubtaskId] = frozenset()
         self._committed: dict[SlotId, CheckpointId] = {}
         self._last: tuple[CheckpointId, Outcome] | None = None
+        self._decline_traceback = ""
         self._status: dict[SlotId, Status] = {}
         self._next_sync_ms = 0.0
         self._next_repeat_ms = 0.0
@@ -225,7 +226,8 @@ class JobManager:
                 self._on_failed(message, now_ms)
             case Ack(attempt, checkpoint, parts):
                 self._coordinate(coordinator.acked(attempt, checkpoint, parts, now_ms))
-            case Decline(attempt, checkpoint, reason):
+            case Decline(attempt, checkpoint, reason, where):
+                self._decline_traceback = where
                 self._coordinate(coordinator.declined(attempt, checkpoint, reason, now_ms))
             case Finished(attempt, subtasks):
                 self._on_finished(attempt, subtasks, now_ms)
@@ -332,10 +334,11 @@ class JobManager:
             log.warning("job %s: attempt %s failed, %s", self._spec.job, attempt, reason)
         self._obey(self.machine.attempt_failed(attempt, reason, self._now()))
 
-    def _record_failure(self, reason: str, attempt: AttemptId) -> None:
+    def _record_failure(self, reason: str, attempt: AttemptId, traceback: str = "") -> None:
         log.warning("job %s: attempt %s: %s", self._spec.job, attempt, reason)
         error, _, message = reason.partition(": ")
-        self.history.failed(ExceptionInfo(self._clock.wall_ms(), attempt, error, message))
+        now_ms = self._clock.wall_ms()
+        self.history.failed(ExceptionInfo(now_ms, attempt, error, message, traceback=traceback))
 
     def _deploy(self, slot: SlotId, attempt: AttemptId) -> Deploy:
         point = self._point
@@ -448,7 +451,8 @@ class JobManager:
             case snapshots.FailAttempt(reason):
                 attempt = self._present_attempt()
                 if attempt is not None:
-                    self._record_failure(f"CheckpointFailed: {reason}", attempt)
+                    where, self._decline_traceback = self._decline_traceback, ""
+                    self._record_failure(f"CheckpointFailed: {reason}", attempt, where)
                 self._obey(self.machine.attempt_failed(attempt, reason, self._now()))
             case snapshots.Ignored():
                 pass

@@ -13,10 +13,11 @@ import pyarrow as pa
 
 from penstock.engine.operators.base import Encoded, FrozenOperator
 from penstock.engine.subtask import Taken
+from penstock.errors import CommitError
 from penstock.ports.clock import Clock
 from penstock.ports.store import CheckpointStore
 from penstock.protocol.ids import AttemptId, CheckpointId, SlotId, SubtaskId
-from penstock.protocol.snapshot import OperatorSnapshot, Segment, SubtaskSnapshot, Timings
+from penstock.protocol.snapshot import OperatorSnapshot, Plain, Segment, SubtaskSnapshot, Timings
 from penstock.state.segments import read_blocks
 from penstock.wire import paths
 
@@ -111,22 +112,28 @@ def _snapshot(
     taken: Taken, encoded: Iterable[tuple[str, list[Encoded]]], places: _Places
 ) -> SubtaskSnapshot:
     operators = {
-        name: _operator(taken.operators[name], tuple(places.segment(table) for table in tables))
+        name: _operator(name, taken, tuple(places.segment(table) for table in tables))
         for name, tables in encoded
     }
     return _subtask(taken, operators)
 
 
 def _without_state(taken: Taken) -> SubtaskSnapshot:
-    return _subtask(
-        taken, {name: _operator(frozen, ()) for name, frozen in taken.operators.items()}
-    )
+    return _subtask(taken, {name: _operator(name, taken, ()) for name in taken.operators})
 
 
-def _operator(frozen: FrozenOperator, segments: tuple[Segment, ...]) -> OperatorSnapshot:
-    transactions = (entry.get() for entry in frozen.transactions)
-    made = tuple(entry for entry in transactions if entry is not None)
-    return OperatorSnapshot(segments, frozen.lanes, made)
+def _operator(name: str, taken: Taken, segments: tuple[Segment, ...]) -> OperatorSnapshot:
+    frozen = taken.operators[name]
+    return OperatorSnapshot(segments, frozen.lanes, _transactions(name, frozen))
+
+
+def _transactions(name: str, frozen: FrozenOperator) -> tuple[Plain, ...]:
+    try:
+        made = [entry.get() for entry in frozen.transactions]
+    except Exception as error:
+        what = f"sink {name!r} could not make its rows durable: {type(error).__name__}: {error}"
+        raise CommitError(what) from error
+    return tuple(entry for entry in made if entry is not None)
 
 
 def _subtask(taken: Taken, operators: Mapping[str, OperatorSnapshot]) -> SubtaskSnapshot:

@@ -119,6 +119,8 @@ class Decline:
     attempt: AttemptId
     checkpoint: CheckpointId
     reason: str
+    traceback: str = ""
+    """Where code of the job raised, if that was it."""
 
 
 @dataclass(frozen=True, slots=True)

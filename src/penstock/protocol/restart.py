@@ -40,7 +40,9 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Never:
-    """The first failure ends the job."""
+    """The first failure ends the job. `why` is told with it."""
+
+    why: str = "restarts are switched off"
 
 
 Strategy: TypeAlias = Exponential | Fixed | Rate | Never
@@ -74,8 +76,8 @@ def decide(strategy: Strategy, failures_ms: Sequence[float]) -> Decision:
                     f"failed {len(recent)} times within {interval_ms} ms; {failures_max} are allowed"
                 )
             return RestartAfter(delay_ms)
-        case Never():
-            return GiveUp("restarts are switched off")
+        case Never(why):
+            return GiveUp(why)
         case _:
             assert_never(strategy)
 
