@@ -6,7 +6,28 @@ import argparse
 import logging
 import sys
 
-from penstock.shells.sim.runner import run_many, run_seed
+from penstock.shells.sim.runner import Result, run_many, run_seed
+
+LOOK_AT = {
+    "I1": "rows are lost or repeated: follow one id from `prepared` to `commit` around the last restart",
+    "I2": "a snapshot is no consistent cut: protocol.alignment, engine.subtask, engine.outputs",
+    "I5": "a checkpoint is incomplete: protocol.coordinator.acked, engine.snapshots",
+    "I6": "a snapshot ended twice, or was given up and exists: protocol.coordinator, CheckpointFiles.persist",
+    "I7": "ids or restore points went back: protocol.recovery, CheckpointFiles.claim",
+    "I8": "a newer checkpoint did not end the older ones: Coordinator.persisted",
+    "I9": "something was told or committed too early: JobManager._persist, SinkOperator",
+    "I10": "a transaction that was promised is gone, or was not committed: SinkOperator, engine.committing",
+    "I11": "a transaction was forgotten: SinkOperator.open, abort_others",
+    "I12": "a file was deleted that is needed: Coordinator._retire, CheckpointFiles.sweep",
+    "I13": "a file was left: CheckpointFiles.discard and sweep, JobManager._clean_up_at_end",
+    "I15": "a key is in two places: plan.keyhash, engine.partition, OperatorContext.key_groups",
+    "I18": "an attempt or driver that was replaced still had an effect: fencing, CheckpointFiles.persist",
+    "I24": "a damaged checkpoint was used: wire.document, CheckpointFiles._facts",
+    "I25": "nothing moves any more: the last lines above, and what the phases below wait for",
+    "I26": "more is open than may be: Attempt.close, Worker._drop_attempt, the coordinator's limits",
+    "I27": "the job did not end as it should: lifecycle.JobMachine, Coordinator.request_last",
+}
+"""Where a person who sees a violation begins to read."""
 
 
 def main() -> int:
@@ -21,18 +42,33 @@ def main() -> int:
         return _replay(options.seed)
     summary = run_many(options.first, options.seeds, options.processes)
     for result in summary.failures[:20]:
-        print(f"seed {result.seed}: {result.problem}")
-    print(summary.line())
+        _say(f"seed {result.seed}: {result.problem}")
+    _say(summary.line())
     if summary.failures:
-        print(f"replay one with: make sim SEED={summary.failures[0].seed}")
+        _say(f"replay one with: make sim SEED={summary.failures[0].seed}")
     return 1 if summary.failures else 0
 
 
 def _replay(seed: int) -> int:
     result, lines = run_seed(seed, verbose=True)
-    print("\n".join(lines))
-    print(f"seed {seed}: {result.problem or 'no violation'} (trace {result.trace_hash})")
+    _say("\n".join(lines))
+    _say(_ending(result))
     return 1 if result.problem else 0
+
+
+def _ending(result: Result) -> str:
+    facts = (
+        f"seed {result.seed}: {result.attempts} attempts, {result.checkpoints} checkpoints, "
+        f"{result.virtual_ms / 1000:.1f} s of virtual time, trace {result.trace_hash}"
+    )
+    if not result.problem:
+        return f"\n{facts}\nno violation"
+    hint = LOOK_AT.get(result.problem.partition(":")[0], "the traceback below the trace")
+    return f"\n{facts}\nVIOLATION  {result.problem}\nlook at    {hint}"
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
 
 
 if __name__ == "__main__":

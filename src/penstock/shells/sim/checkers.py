@@ -1,7 +1,8 @@
 """The invariants, watched from outside: the checkers see storage, messages and the external table, never the machines'
 own opinion of themselves.
 
-Each check names the invariant it belongs to; the first violation ends the run.
+Each check names the invariant it belongs to; the first violation ends the run. What must hold when all is over is in
+`verdict`.
 """
 
 from __future__ import annotations
@@ -10,47 +11,64 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from penstock.engine.checkpoint_files import TOMBSTONE
-from penstock.protocol.ids import CheckpointId, WorkerId
-from penstock.protocol.lifecycle import Outcome
-from penstock.protocol.messages import Deploy, Notify, ToWorker, Trigger
-from penstock.shells.sim.outside import Transaction, row
+from penstock.protocol.ids import CheckpointId, SlotId, SubtaskId
+from penstock.protocol.messages import Committed, Deploy, FromWorker, Notify, ToWorker, Trigger
+from penstock.shells.sim.outside import row
 from penstock.state.segments import read_blocks
 from penstock.wire import manifest as manifests
 from penstock.wire import paths, records
 from penstock.wire.manifest import Manifest
 
 if TYPE_CHECKING:
-    from penstock.shells.sim.world import DriverProcess, Process, World
+    from penstock.shells.sim.cluster import DriverProcess, Process
+    from penstock.shells.sim.world import World
+
+HISTORY_WATCHED = 8
 
 
 class Checkers:
     def __init__(self, world: World) -> None:
         self._world = world
-        self._manifests: dict[CheckpointId, Manifest] = {}
+        self.manifests: dict[CheckpointId, Manifest] = {}
         """Every checkpoint that ever came to exist, also those deleted since."""
+        self.written_ms: dict[str, float] = {}
+        """When each state file was written last."""
+        self.ended_ms = 0.0
+        """When the newest driver decided that its job is over."""
         self._restored: dict[int, CheckpointId] = {}
         """Per attempt, what it recorded to have restored."""
         self._triggered: dict[CheckpointId, int] = {}
+        self._statuses: dict[tuple[int, int], str] = {}
         self._notified = CheckpointId(0)
 
     @property
     def completed(self) -> int:
-        return len(self._manifests)
+        return len(self.manifests)
 
     @property
     def newest_attempt(self) -> int:
         return max(self._restored, default=0)
 
-    def _void(self, manifest: Manifest) -> bool:
+    def is_void(self, manifest: Manifest) -> bool:
         """Whether a later attempt went back behind this checkpoint."""
         return any(
             attempt > manifest.attempt and restored < manifest.checkpoint
             for attempt, restored in self._restored.items()
         )
 
+    def may_go_back(self) -> bool:
+        """Whether damage may have made the job fall back to an older checkpoint."""
+        return self._world.flips > 0 and self._world.scenario.idempotent
+
     # ---- storage
 
+    def on_written(self, name: str) -> None:
+        self.written_ms[name] = self._world.clock.now_ms
+        if paths.metadata_of(name) is not None:
+            self._violation("I5", f"{name} is written over: metadata is created exclusively")
+
     def on_created(self, name: str, data: bytes) -> None:
+        self.written_ms[name] = self._world.clock.now_ms
         checkpoint = paths.metadata_of(name)
         attempt = paths.restored_of(name)
         if attempt is not None:
@@ -58,24 +76,39 @@ class Checkers:
         if checkpoint is None or data == TOMBSTONE:
             return
         manifest = manifests.decode(data, name)
-        self._manifests[checkpoint] = manifest
+        self.manifests[checkpoint] = manifest
         self._check_complete(manifest)
         self._check_state(manifest)
 
     def on_deleted(self, name: str) -> None:
-        """I12: a file goes only when no checkpoint that still exists needs it."""
+        """I12: a file goes only when no checkpoint that still exists needs it, and a checkpoint only when enough
+        newer ones exist, or when it is void."""
         checkpoint = paths.checkpoint_of(name)
-        if checkpoint is None or paths.metadata_of(name) is not None:
+        if checkpoint is None or checkpoint not in self.manifests:
             return
-        disk = self._world.disk
-        if paths.metadata(checkpoint) in disk.list(paths.checkpoint_folder(checkpoint)):
-            if disk.read(paths.metadata(checkpoint)) != TOMBSTONE:
-                self._violation("I12", f"{name} is deleted while checkpoint {checkpoint} exists")
+        there = self._existing()
+        if checkpoint not in there:
+            return
+        if paths.metadata_of(name) is None:
+            self._violation("I12", f"{name} is deleted while checkpoint {checkpoint} exists")
+        manifest = self.manifests[checkpoint]
+        newer = [n for n in there if n > checkpoint and not self.is_void(self.manifests[n])]
+        keep = self._world.settings.coordinator.keep
+        if len(newer) < keep and not self.is_void(manifest):
+            self._violation("I12", f"checkpoint {checkpoint} goes, newer ones are {newer}")
+
+    def _existing(self) -> list[CheckpointId]:
+        """Checkpoints whose metadata lies in storage."""
+        names = self._world.disk.list()
+        found = [n for name in names if (n := paths.metadata_of(name)) is not None]
+        return [n for n in found if n in self.manifests]
 
     def _check_complete(self, manifest: Manifest) -> None:
-        """I5: every subtask is in it once, and every file it names is there and is what it says."""
+        """I5: every subtask is in it once, and every file it names is there."""
         subtasks = Counter(snapshot.subtask for snapshot in manifest.snapshots)
-        if subtasks != Counter(self._world.plan.subtasks):
+        tasks = {operator.task for operator in manifest.operators}
+        wanted = [SubtaskId(t, i) for t in sorted(tasks) for i in range(manifest.parallelism)]
+        if subtasks != Counter(wanted):
             self._violation("I5", f"checkpoint {manifest.checkpoint} has the subtasks {subtasks}")
         present = set(self._world.disk.list())
         missing = sorted(set(manifest.files) - present)
@@ -84,27 +117,18 @@ class Checkers:
 
     def _check_state(self, manifest: Manifest) -> None:
         """I2: the state of every aggregate is the fold of just the rows before the sources' positions."""
-        covered: Counter[int] = Counter()
+        covered: list[int] = []
         for snapshot in manifest.snapshots:
             for name, part in snapshot.operators.items():
                 source = self._world.scenario.sources.get(name)
                 if source is not None:
-                    covered.update(source.covered(part.lanes))
+                    covered += source.covered(part.lanes)
         for aggregate, ids in self._world.scenario.aggregates.values():
-            want: dict[int, tuple[int, int]] = {}
-            for id in covered:
-                times = ids.get(id, 0)
-                if times:
-                    _, key, value = row(id)
-                    n, total = want.get(key, (0, 0))
-                    want[key] = (n + times, total + times * value)
+            want = fold({number: ids[number] for number in covered if number in ids})
             got = self._state(manifest, aggregate)
-            if got != want:
-                if self._world.exactly_once or not _at_least(got, want):
-                    self._violation(
-                        "I2",
-                        f"checkpoint {manifest.checkpoint}, {aggregate}: state {got}, fold {want}",
-                    )
+            if got != want and (self._world.exactly_once or not at_least(got, want)):
+                what = f"checkpoint {manifest.checkpoint}, {aggregate}: state {got}, fold {want}"
+                self._violation("I2", what)
 
     def _state(self, manifest: Manifest, operator: str) -> dict[int, tuple[int, int]]:
         groups = range(manifest.max_parallelism)
@@ -112,13 +136,11 @@ class Checkers:
         for snapshot in manifest.snapshots:
             part = snapshot.operators.get(operator)
             for segment in part.segments if part is not None else ():
-                whole = segment.inline
-                if whole is None:
-                    whole = self._world.disk.read(paths.segment_file(segment.file))
-                data = whole
-                for batch in read_blocks(
-                    segment, groups, lambda at, n, data=data: data[at : at + n]
-                ):  # type: ignore[misc]
+                data = segment.inline
+                if data is None:
+                    data = self._world.disk.read(paths.segment_file(segment.file))
+                whole = data
+                for batch in read_blocks(segment, groups, lambda at, n: whole[at : at + n]):  # noqa: B023
                     columns = [batch.column(i).to_pylist() for i in range(1, 4)]
                     for key, n, total in zip(*columns, strict=True):
                         if key in state:
@@ -128,56 +150,108 @@ class Checkers:
 
     # ---- messages
 
-    def on_sent(self, driver: int, worker: WorkerId, message: ToWorker) -> None:
+    def on_sent(self, driver: int, message: ToWorker) -> None:
         if isinstance(message, Trigger):
-            owner = self._triggered.setdefault(message.checkpoint, driver)
-            if owner != driver:
-                self._violation("I7", f"id {message.checkpoint} triggered by two drivers")
-            newer = [n for n, d in self._triggered.items() if d == driver]
-            if message.checkpoint < max(newer) and message.checkpoint not in newer:
-                self._violation("I7", f"id {message.checkpoint} after {max(newer)}")
+            self._on_trigger(driver, message)
         elif isinstance(message, Notify):
             self._on_notify(message)
         elif isinstance(message, Deploy):
             self._on_deploy(message)
 
+    def on_answer(self, message: FromWorker) -> None:
+        """I10: a worker that says it has committed has."""
+        if not isinstance(message, Committed) or message.checkpoint not in self.manifests:
+            return
+        visible = self._world.table.visible
+        for name in self._transactions(self.manifests[message.checkpoint], message.slot):
+            if name not in visible:
+                self._violation("I10", f"{message} and {name} is not visible")
+
+    def _on_trigger(self, driver: int, message: Trigger) -> None:
+        """I7: ids only ever grow, over all drivers."""
+        known = self._triggered.get(message.checkpoint)
+        if known is None:
+            newest = max(self._triggered, default=0)
+            by_same = [n for n, d in self._triggered.items() if d == driver]
+            if message.checkpoint < max(by_same, default=0):
+                self._violation("I7", f"id {message.checkpoint} is triggered after {newest}")
+            self._triggered[message.checkpoint] = driver
+        elif known != driver:
+            self._violation("I7", f"id {message.checkpoint} is triggered by two drivers")
+
     def _on_notify(self, message: Notify) -> None:
-        """I9: nobody hears of a checkpoint that is not durable."""
-        if message.checkpoint not in self._manifests:
-            self._violation("I9", f"checkpoint {message.checkpoint} is notified and not durable")
+        """I9, I18: nobody hears of a checkpoint that is not durable, or that a later attempt has left behind."""
+        manifest = self.manifests.get(message.checkpoint)
+        if manifest is None:
+            self._notify_without_store(message)
+        elif self.is_void(manifest):
+            self._violation("I18", f"checkpoint {message.checkpoint} is notified and void")
         self._notified = max(self._notified, message.checkpoint)
 
+    def _notify_without_store(self, message: Notify) -> None:
+        if self._world.durable:
+            self._violation("I9", f"checkpoint {message.checkpoint} is notified and not durable")
+
     def _on_deploy(self, message: Deploy) -> None:
-        """I7: what is restored is the newest that anybody was told of, or a newer one that exists."""
+        """I7, I24: what is restored is the newest that anybody was told of, or a newer one, just as it was taken."""
+        if not self._world.durable:
+            return
         visible = [t.checkpoint for t in self._world.table.visible.values()]
-        if message.restored < max([self._notified, *visible]):
+        if message.restored < max([self._notified, *visible]) and not self.may_go_back():
             self._violation(
                 "I7",
                 f"attempt {message.attempt} restores {message.restored} below {self._notified}",
             )
+        taken = self.manifests.get(message.restored)
+        if taken is not None and taken.snapshots != message.snapshots:
+            self._violation("I24", f"checkpoint {message.restored} is restored as another one")
 
     # ---- the external table
 
-    def on_commit(self, name: str, transaction: Transaction) -> None:
+    def on_commit(self, name: str) -> None:
         """I9, I18: a transaction becomes visible only if a completed checkpoint of a lineage that is still alive
         lists it."""
-        listed = [n for n, m in self._manifests.items() if _lists(m, name)]
+        if not self._world.durable:
+            return
+        listed = [m for m in self.manifests.values() if name in self._transactions(m)]
         if not listed:
             self._violation("I9", f"{name} is committed and no completed checkpoint lists it")
-            return
-        if all(self._void(self._manifests[n]) for n in listed):
-            self._violation(
-                "I18", f"{name} is committed though a later attempt went back behind it"
-            )
+        elif all(self.is_void(manifest) for manifest in listed) and not self.may_go_back():
+            what = f"{name} is committed though a later attempt went back behind it"
+            self._violation("I18", what)
+
+    def _transactions(self, manifest: Manifest, slot: SlotId | None = None) -> list[str]:
+        return [
+            str(name)
+            for snapshot in manifest.snapshots
+            if slot is None or snapshot.subtask.index == slot
+            for part in snapshot.operators.values()
+            for name in part.transactions
+        ]
+
+    # ---- processes
 
     def after_driver(self, driver: DriverProcess) -> None:
-        """I8, I26: what is pending is within its limits and newer than what is complete."""
-        coordinator = driver.manager.coordinator
+        """I6, I8, I26: what is pending is within its limits and newer than what is complete; what is over is over."""
+        manager = driver.manager
+        coordinator = manager.coordinator
+        if len(coordinator.unfinished) > coordinator.config.max_concurrent:
+            self._violation("I26", f"{len(coordinator.unfinished)} snapshots are pending")
         pending = [n for n, _ in coordinator.live()]
-        if len(pending) > coordinator.config.max_concurrent:
-            self._violation("I26", f"{len(pending)} snapshots are pending")
         if pending and min(pending) < coordinator.newest_completed:
             self._violation("I8", f"{pending} pending below {coordinator.newest_completed}")
+        for info in manager.history.checkpoints[:HISTORY_WATCHED]:
+            self._check_status(driver.number, info.id, info.status)
+        if manager.outcome is None:
+            self.ended_ms = self._world.clock.now_ms
+
+    def _check_status(self, driver: int, id: int, status: str) -> None:
+        before = self._statuses.get((driver, id), "pending")
+        if before not in ("pending", status):
+            self._violation("I6", f"checkpoint {id} was {before} and is {status}")
+        if status == "aborted" and before != status and CheckpointId(id) in self.manifests:
+            self._violation("I6", f"checkpoint {id} is durable and was given up")
+        self._statuses[driver, id] = status
 
     def after_process(self, process: Process) -> None:
         attempt = process.worker.attempt
@@ -185,80 +259,23 @@ class Checkers:
             subtask.check()
 
     def at_end(self) -> None:
-        self._check_output()
-        self._check_storage()
-        ends = [(d.manager.outcome, d.manager.reason) for d in self._world.drivers if d.alive]
-        if not any(outcome is Outcome.FINISHED for outcome, _ in ends):
-            self._violation("I27", f"the job did not finish: {ends}")
-        final = [n for n, m in self._manifests.items() if m.kind == "final" and not self._void(m)]
-        if len(final) != 1:
-            self._violation("I27", f"final checkpoints: {final}")
-        table = self._world.table
-        dangling = [name for name, t in table.prepared.items() if not t.by_zombie]
-        if dangling:
-            self._violation("I11", f"transactions neither committed nor aborted: {dangling}")
-        alive = [p.name for p in self._world.processes.values() if p.alive and not p.lost]
-        if alive:
-            self._violation("I26", f"processes left behind: {alive}")
+        from penstock.shells.sim.verdict import judge
 
-    def _check_output(self) -> None:
-        table, exactly_once = self._world.table, self._world.exactly_once
-        for sink, want in self._world.scenario.expected.items():
-            got = Counter(entry[0] for entry in table.rows(sink))
-            wrong = {
-                i for i in got | want if got[i] < want[i] or (exactly_once and got[i] != want[i])
-            }
-            if wrong:
-                some = {i: (got[i], want[i]) for i in sorted(wrong)[:5]}
-                self._violation("I1", f"{sink}: {len(wrong)} rows wrong (seen, wanted): {some}")
-        for sink, (_, ids) in self._world.scenario.aggregates.items():
-            self._check_aggregate(sink, ids)
-
-    def _check_aggregate(self, sink: str, ids: Counter[int]) -> None:
-        """The last row of every key has all of its rows, and no count is seen twice."""
-        want: dict[int, tuple[int, int]] = {}
-        for id, times in ids.items():
-            _, key, value = row(id)
-            n, total = want.get(key, (0, 0))
-            want[key] = (n + times, total + times * value)
-        rows = self._world.table.rows(sink)
-        got: dict[int, tuple[int, int]] = {}
-        for key, n, total in rows:
-            got[key] = max(got.get(key, (0, 0)), (n, total))
-        if self._world.exactly_once:
-            seen = Counter((key, n) for key, n, _ in rows)
-            twice = sorted(entry for entry, times in seen.items() if times > 1)
-            if got != want or twice:
-                self._violation("I1", f"{sink}: last rows {got}, wanted {want}; twice: {twice[:5]}")
-        elif not _at_least(got, want):
-            self._violation("I1", f"{sink}: last rows {got}, wanted at least {want}")
-
-    def _check_storage(self) -> None:
-        """I13: what lies in storage is what the kept checkpoints need, and the claims."""
-        disk = self._world.disk
-        kept: set[str] = set()
-        for name in disk.list():
-            if paths.metadata_of(name) is not None and disk.read(name) != TOMBSTONE:
-                kept |= {name, *manifests.decode(disk.read(name), name).files}
-        leaked = [
-            name
-            for name in disk.list()
-            if name not in kept and paths.owner_of(name) is None and paths.restored_of(name) is None
-        ]
-        if leaked and not self._world.faults_touch_storage:
-            self._violation("I13", f"files that nothing refers to: {leaked}")
+        judge(self._world, self)
 
     def _violation(self, invariant: str, what: str) -> None:
         self._world.violation(invariant, what)
 
 
-def _lists(manifest: Manifest, transaction: str) -> bool:
-    return any(
-        transaction in part.transactions
-        for snapshot in manifest.snapshots
-        for part in snapshot.operators.values()
-    )
+def fold(ids: dict[int, int]) -> dict[int, tuple[int, int]]:
+    """Per key the count and the sum of the rows with these ids, each as often as it says."""
+    state: dict[int, tuple[int, int]] = {}
+    for number, times in ids.items():
+        _, key, value = row(number)
+        n, total = state.get(key, (0, 0))
+        state[key] = (n + times, total + times * value)
+    return state
 
 
-def _at_least(got: dict[int, tuple[int, int]], want: dict[int, tuple[int, int]]) -> bool:
+def at_least(got: dict[int, tuple[int, int]], want: dict[int, tuple[int, int]]) -> bool:
     return all(key in got and got[key][0] >= n for key, (n, _) in want.items())

@@ -23,6 +23,7 @@ class SimStore:
     def write(self, name: str, chunks: Iterable[bytes | memoryview]) -> int:
         self._before(f"write {name}")
         size = self._disk.write(name, chunks)
+        self._world.checkers.on_written(name)
         self._after(f"write {name}")
         return size
 

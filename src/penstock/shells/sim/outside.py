@@ -6,8 +6,9 @@ the processes that talk to it. It is also where exactly-once shows or does not.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -39,7 +40,7 @@ def row(id: int) -> tuple[int, int, int]:
 
 
 def batch_of(ids: Sequence[int]) -> pa.RecordBatch:
-    columns = zip(*(row(id) for id in ids), strict=True)
+    columns = zip(*(row(number) for number in ids), strict=True)
     return pa.RecordBatch.from_arrays([pa.array(c, pa.int64()) for c in columns], schema=SCHEMA)
 
 
@@ -64,15 +65,17 @@ class SimSource(Source):
     def covered(self, positions: Mapping[int, Plain]) -> list[int]:
         """All ids before these positions."""
         return [
-            id
+            number
             for lane, position in positions.items()
             if isinstance(position, int)
-            for id in self.ids(lane, 0, position)
+            for number in self.ids(lane, 0, position)
         ]
 
     def everything(self) -> list[int]:
         return [
-            id for lane, count in enumerate(self.rows_per_lane) for id in self.ids(lane, 0, count)
+            number
+            for lane, count in enumerate(self.rows_per_lane)
+            for number in self.ids(lane, 0, count)
         ]
 
 
@@ -111,6 +114,8 @@ class Transaction:
     checkpoint: int
     rows: tuple[tuple[int, ...], ...]
     by_zombie: bool = False
+    durable: bool = False
+    """Synced: it outlives the process that wrote it."""
 
 
 @dataclass
@@ -120,46 +125,68 @@ class Table:
     prepared: dict[str, Transaction] = field(default_factory=dict)
     visible: dict[str, Transaction] = field(default_factory=dict)
     aborted: set[str] = field(default_factory=set)
-    opened: int = 0
 
     def rows(self, operator: str) -> list[tuple[int, ...]]:
         return [r for t in self.visible.values() if t.operator == operator for r in t.rows]
 
+    def lose_unsynced(self, attempt: int, index: int) -> list[str]:
+        """A process has died: what it had not synced is gone."""
+        lost = [
+            name
+            for name, entry in self.prepared.items()
+            if not entry.durable and (entry.attempt, entry.index) == (attempt, index)
+        ]
+        for name in lost:
+            del self.prepared[name]
+        return lost
+
 
 class SimSink(Sink):
-    """Holds no reference to the world when it is copied: the world hands it out per process."""
+    """Holds no rows itself: they are in the world's table."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, idempotent: bool, deferred: bool) -> None:
         self._world = world
+        self._deferred = deferred
+        self.idempotent = idempotent
 
     def writer(self, context: SinkContext) -> SinkWriter:
-        return _SimWriter(self._world, context)
+        return _SimWriter(self._world, context, self._deferred)
 
     def committer(self, context: SinkContext) -> SinkCommitter:
         return _SimCommitter(self._world, context)
 
 
 class _SimWriter(SinkWriter):
-    def __init__(self, world: World, context: SinkContext) -> None:
+    def __init__(self, world: World, context: SinkContext, deferred: bool) -> None:
         self._world = world
         self._context = context
+        self._deferred = deferred
         self._rows: list[tuple[int, ...]] = []
 
     def write(self, batch: pa.RecordBatch) -> None:
-        self._rows += [tuple(r.values()) for r in batch.to_pylist()]
+        columns = [column.to_pylist() for column in batch.columns]
+        self._rows += zip(*columns, strict=True)
 
-    def prepare(self, checkpoint: int) -> Plain:
+    def prepare(self, checkpoint: int) -> Plain | Callable[[], Plain]:
         if not self._rows:
             return None
-        table = self._world.table
-        table.opened += 1
         place = self._context
         name = f"{place.operator}/{place.index}/{checkpoint}/{place.attempt}"
         rows, self._rows = tuple(self._rows), []
         zombie = self._world.is_stale(place.attempt)
-        table.prepared[name] = Transaction(
+        self._world.table.prepared[name] = Transaction(
             place.operator, place.index, place.attempt, checkpoint, rows, zombie
         )
+        return partial(self.sync, name) if self._deferred else self.sync(name)
+
+    def sync(self, name: str) -> str:
+        world = self._world
+        if world.happens("prepare_error"):
+            raise OSError(f"simulated failure while {name} is made durable")
+        entry = world.table.prepared.get(name)
+        if entry is not None:
+            entry.durable = True
+            world.note("table", f"prepared {name}: {len(entry.rows)} rows")
         return name
 
 
@@ -177,7 +204,7 @@ class _SimCommitter(SinkCommitter):
             if name not in table.prepared:
                 world.violation("I10", f"transaction {name} is to be committed and is gone")
                 raise CommitError(f"transaction {name} is gone")
-            world.checkers.on_commit(name, table.prepared[name])
+            world.checkers.on_commit(name)
             table.visible[name] = table.prepared.pop(name)
             world.note("table", f"commit {name}: {len(table.visible[name].rows)} rows")
         if world.happens("commit_error"):

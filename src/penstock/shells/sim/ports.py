@@ -112,8 +112,9 @@ class SimDriver:
         return messages
 
     def send(self, message: FromWorker) -> None:
-        if not self._link.cut and not self._world.loses(message):
-            self._link.to_driver.append((self._world.delivery_ms(), message))
+        if not self._link.cut:
+            for _ in range(self._world.copies(message)):
+                self._link.to_driver.append((self._world.delivery_ms(), message))
 
 
 class SimWorkers:
@@ -127,10 +128,10 @@ class SimWorkers:
         self.open = True
 
     def launch(self, launch: int, description: str) -> None:
-        self._world.launch(self._driver, launch)
+        self._world.cluster.launch(self._driver, launch)
 
     def cancel(self, launch: int) -> None:
-        self._world.cancel(self._driver, launch)
+        self._world.cluster.cancel(self._driver, launch)
 
     def receive(self) -> Sequence[ControlEvent]:
         events = list(self.events)
@@ -141,8 +142,8 @@ class SimWorkers:
         link = self.links.get(worker)
         if link is None or link.cut:
             return
-        self._world.watch_sent(self._driver, worker, message)
-        if isinstance(message, Leave) or not self._world.loses(message):
+        self._world.checkers.on_sent(self._driver, message)
+        for _ in range(1 if isinstance(message, Leave) else self._world.copies(message)):
             link.to_worker.append((self._world.delivery_ms(), message))
 
     def capacity(self) -> str:
@@ -250,7 +251,7 @@ class SimHost:
         self,
         timeout_ms: float,
         *,
-        reading: Sequence[ChannelId],
         waiting_for_room: Sequence[ChannelId],
+        reading: Sequence[ChannelId] | None = None,
     ) -> None:
         """Nothing: a simulated worker is only stepped when something has changed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -30,8 +31,8 @@ def run_seed(seed: int, verbose: bool = False) -> tuple[Result, list[str]]:
     except Exception as error:  # a bug in the engine is a finding, too
         problem = f"crash of the engine: {type(error).__name__}: {error}"
         if verbose:
-            raise
-    attempts = sum(driver.manager.machine.attempts for driver in world.drivers)
+            problem += "\n" + "".join(traceback.format_exception(error))
+    attempts = sum(driver.manager.machine.attempts for driver in world.cluster.drivers)
     result = Result(
         seed,
         problem,

@@ -25,13 +25,13 @@ from penstock.plan.graph import (
 )
 from penstock.protocol.ids import CheckpointId
 from penstock.shells.sim.outside import SCHEMA, SimSink, SimSource
-from penstock.state.aggregates import count, result_field, sum
+from penstock.state import aggregates as folds
 
 if TYPE_CHECKING:
     from penstock.shells.sim.world import World
 
 LANES = 8
-AGGREGATES = {"n": count(), "total": sum("value")}
+AGGREGATES = {"n": folds.count(), "total": folds.sum("value")}
 
 
 class FlakyMap(Operator):
@@ -47,6 +47,8 @@ class FlakyMap(Operator):
     def process(self, batch: pa.RecordBatch, port: int) -> Iterable[pa.RecordBatch]:
         if self._world.happens("user_error"):
             raise ValueError("simulated failure in user code")
+        if self._world.happens("slow_user"):
+            self._world.clock.now_ms += self._world.rng.random() * 200
         return (batch,)
 
     def freeze(self, checkpoint: CheckpointId) -> FrozenOperator:
@@ -65,6 +67,26 @@ class Scenario:
     """Per sink of plain rows: how often each id must be visible in the end."""
     aggregates: dict[str, tuple[str, Counter[int]]] = field(default_factory=dict)
     """Per sink of a running aggregate: the aggregate's name, and the ids that reach it."""
+    sinks: dict[str, SimSink] = field(default_factory=dict)
+
+    @property
+    def idempotent(self) -> bool:
+        """No sink minds rows that come again."""
+        return all(sink.idempotent for sink in self.sinks.values())
+
+    @property
+    def can_rescale(self) -> bool:
+        """How often a broadcast row arrives depends on the parallelism, so those have no single right answer."""
+        edges = [entry.partitioning for node in self.graph.nodes for entry in node.inputs]
+        return not any(isinstance(edge, Broadcast) for edge in edges)
+
+    def describe(self) -> str:
+        nodes = [f"{node.name}({', '.join(map(_arrow, node.inputs))})" for node in self.graph.nodes]
+        return f"{' '.join(nodes)}, parallelism {self.parallelism}"
+
+
+def _arrow(entry: Input) -> str:
+    return f"{entry.operator} by {type(entry.partitioning).__name__.lower()}"
 
 
 class Builder:
@@ -76,11 +98,14 @@ class Builder:
         self.nodes: list[Node] = []
         self.ids: dict[str, Counter[int]] = {}
         self.sources: dict[str, SimSource] = {}
+        self.sinks: dict[str, SimSink] = {}
+        self.idempotent = rng.random() < 0.2
+        self.deferred = rng.random() < 0.5
         self.parallelism = rng.choice((1, 2, 2, 3))
 
     def source(self, base: int) -> str:
         rng = self._rng
-        source = SimSource(base, tuple(rng.choice((0, 3, 10, 25)) for _ in range(LANES)))
+        source = SimSource(base, tuple(rng.choice((0, 2, 6, 12)) for _ in range(LANES)))
         name = f"source-{len(self.nodes)}"
         self._add(name, "source", lambda: SourceOperator(source), (), SCHEMA, "source")
         self.sources[name] = source
@@ -95,14 +120,14 @@ class Builder:
         self.ids[name] = Counter()
         for upstream, how in inputs:
             copies = self.parallelism if isinstance(how, Broadcast) else 1
-            for id, times in self.ids[upstream].items():
-                self.ids[name][id] += times * copies
+            for number, times in self.ids[upstream].items():
+                self.ids[name][number] += times * copies
         return name
 
     def aggregate(self, upstream: str) -> str:
         name = f"agg-{len(self.nodes)}"
         fields = [SCHEMA.field("key")]
-        fields += [result_field(out, spec, SCHEMA) for out, spec in AGGREGATES.items()]
+        fields += [folds.result_field(out, spec, SCHEMA) for out, spec in AGGREGATES.items()]
         create: Callable[[], Operator] = lambda: RunningAggregate(("key",), AGGREGATES)  # noqa: E731
         self._add(name, "agg", create, (Input(upstream, Hash(("key",))),), pa.schema(fields))
         self.ids[name] = self.ids[upstream]
@@ -110,10 +135,10 @@ class Builder:
 
     def sink(self, upstream: str) -> str:
         name = f"sink-{len(self.nodes)}"
-        world = self._world
+        sink = self.sinks[name] = SimSink(self._world, self.idempotent, self.deferred)
         schema = next(node.schema for node in self.nodes if node.name == upstream)
         edges = (Input(upstream, Forward()),)
-        self._add(name, "sink", lambda: SinkOperator(SimSink(world)), edges, schema, "sink")
+        self._add(name, "sink", lambda: SinkOperator(sink), edges, schema, "sink")
         return name
 
     def _add(
@@ -146,7 +171,9 @@ def draw(world: World, rng: Random) -> Scenario:
             name = builder.aggregate(stream)
             aggregates[builder.sink(name)] = (name, builder.ids[name])
     graph = LogicalGraph(tuple(builder.nodes))
-    return Scenario(graph, builder.parallelism, LANES, builder.sources, expected, aggregates)
+    return Scenario(
+        graph, builder.parallelism, LANES, builder.sources, expected, aggregates, builder.sinks
+    )
 
 
 def _edge(rng: Random) -> Partitioning:

@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import fields
+from typing import Any
+
+LINES_KEPT = 400
+LONG = frozenset({"snapshots", "endpoints", "metrics", "traceback", "journal", "item"})
+"""Fields of messages that nobody wants to read in a trace."""
 
 
 class Trace:
@@ -17,8 +23,8 @@ class Trace:
         line = f"{now_ms:10.3f}  {who:<12} {what}"
         self._digest.update(line.encode())
         self._lines.append(line)
-        if not self._verbose and len(self._lines) > 400:
-            del self._lines[:200]
+        if not self._verbose and len(self._lines) > LINES_KEPT:
+            del self._lines[: LINES_KEPT // 2]
 
     @property
     def hash(self) -> str:
@@ -26,3 +32,16 @@ class Trace:
 
     def lines(self) -> list[str]:
         return list(self._lines)
+
+
+def brief(message: Any) -> str:
+    """A control message in a few words."""
+    names = [field.name for field in fields(message) if field.name not in LONG]
+    words = [f"{name}={_value(getattr(message, name))}" for name in names]
+    return f"{type(message).__name__} {' '.join(words)}"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, tuple):
+        return "[" + " ".join(_value(entry) for entry in value) + "]"
+    return str(value)[:80]

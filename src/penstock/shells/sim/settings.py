@@ -1,0 +1,59 @@
+"""What else a seed draws: how fast things are, how often snapshots are taken, what the limits are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+from penstock.engine.manager import ManagerConfig
+from penstock.protocol.coordinator import CoordinatorConfig
+from penstock.protocol.lifecycle import LifecycleConfig
+from penstock.protocol.restart import Exponential, Never, Strategy
+
+
+@dataclass(frozen=True)
+class Settings:
+    frames_max: int
+    """Room in a channel."""
+    pace_ms: float
+    """How long a source waits after a small batch."""
+    slow: float
+    """How much longer messages and launches take than usual."""
+    write_ms: float
+    """The longest that background work takes."""
+    inline_bytes_max: int
+    spare_workers: int
+    strategy: Strategy
+    coordinator: CoordinatorConfig
+
+    def manager(self, parallelism: int) -> ManagerConfig:
+        lifecycle = LifecycleConfig(
+            parallelism,
+            spare_workers=self.spare_workers,
+            strategy=self.strategy,
+            slot_timeout_ms=60_000,
+        )
+        return ManagerConfig(lifecycle, self.coordinator)
+
+
+def draw(rng: Random, durable: bool) -> Settings:
+    slow = rng.choice((1.0, 1.0, 20.0))
+    write_ms = rng.choice((1.0, 20.0, 200.0))
+    quick = slow == 1.0 and write_ms <= 20
+    return Settings(
+        frames_max=rng.choice((1, 2, 4)),
+        pace_ms=rng.choice((1.0, 5.0, 20.0)),
+        slow=slow,
+        write_ms=write_ms,
+        inline_bytes_max=rng.choice((0, 0, 16_384)),
+        spare_workers=rng.choice((0, 0, 1)),
+        strategy=Exponential(initial_ms=20, max_ms=500) if durable else Never(),
+        coordinator=CoordinatorConfig(
+            every_ms=rng.choice((3, 10, 30, 100)),
+            timeout_ms=rng.choice((150, 2_000)) if quick else 2_000,
+            min_pause_ms=rng.choice((0, 0, 50)),
+            max_concurrent=rng.choice((1, 1, 2, 3)),
+            tolerable_failures=rng.choice((0, 2, 1_000)),
+            keep=rng.choice((1, 2, 3)),
+        ),
+    )

@@ -1,0 +1,133 @@
+"""Faults from outside: at any step something may die, stand still, be asked for or be damaged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from penstock.shells.sim.cluster import DRIVERS_MAX, DriverProcess, Process
+from penstock.shells.sim.faults import STRIKES, Faults
+from penstock.wire import paths
+
+if TYPE_CHECKING:
+    from penstock.shells.sim.world import World
+
+LOST_AFTER_MS = 1_000
+"""A worker that stands still for longer is taken for lost by its driver."""
+
+
+class Strikes:
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._total = sum(getattr(world.faults, kind) for kind in STRIKES)
+        self._how: dict[str, Callable[[], None]] = {
+            "crash": self._crash,
+            "partition": self._partition,
+            "pause": self._pause,
+            "driver_crash": self._driver_crash,
+            "second_driver": self._second_driver,
+            "stop": self._stop,
+            "cancel": self._cancel,
+            "manual": self._manual,
+            "flip": self._flip,
+        }
+
+    def heal(self) -> None:
+        self._total = 0.0
+
+    def strike(self) -> None:
+        """At most one fault, by the rates that the seed has drawn."""
+        if not self._total:
+            return
+        dice = self._world.rng.random()
+        if dice >= self._total:
+            return
+        faults: Faults = self._world.faults
+        for kind in STRIKES:
+            dice -= getattr(faults, kind)
+            if dice < 0:
+                self._how[kind]()
+                return
+
+    # ---- processes
+
+    def _any_process(self) -> Process | None:
+        processes = self._world.cluster.processes.values()
+        candidates = [p for p in processes if p.alive and not p.link.cut]
+        return self._world.rng.choice(candidates) if candidates else None
+
+    def _crash(self) -> None:
+        if process := self._any_process():
+            self._world.cluster.kill(process, "crash")
+
+    def _partition(self) -> None:
+        if process := self._any_process():
+            self._world.note(process.name, "loses its driver and does not know")
+            self._world.cluster.tell_lost(process, "heartbeats missing")
+            process.link.cut = False
+            process.link.to_worker.clear()
+            process.link.to_driver.clear()
+            self._world.cluster.orphan(process)
+
+    def _pause(self) -> None:
+        if process := self._any_process():
+            world = self._world
+            process.paused_until_ms = world.clock.now_ms + world.rng.random() * 3_000
+            world.note(process.name, f"stands still until {process.paused_until_ms:.0f}")
+            if process.paused_until_ms > world.clock.now_ms + LOST_AFTER_MS:
+                world.cluster.tell_lost(process, "heartbeats missing")
+
+    # ---- drivers and people
+
+    def _running(self) -> list[DriverProcess]:
+        return [driver for driver in self._world.cluster.drivers if driver.busy]
+
+    def _driver_crash(self) -> None:
+        """Only the one driver there is, and only where there is something to go on from."""
+        cluster, running = self._world.cluster, self._running()
+        can_go_on = self._world.durable and len(cluster.drivers) < DRIVERS_MAX
+        if can_go_on and len(running) == 1 and not cluster.driver_is_planned:
+            cluster.crash_driver(running[0])
+
+    def _second_driver(self) -> None:
+        if self._world.durable:
+            self._world.cluster.plan_driver(0.0)
+
+    def _stop(self) -> None:
+        """The last driver there may be is not stopped: somebody has to finish the job."""
+        for driver in self._running():
+            if len(self._world.cluster.drivers) < DRIVERS_MAX:
+                self._world.note("person", f"stops driver {driver.number}")
+                driver.manager.request_stop()
+                driver.wake_ms = 0.0
+
+    def _cancel(self) -> None:
+        for driver in self._running():
+            if len(self._world.cluster.drivers) < DRIVERS_MAX:
+                self._world.note("person", f"cancels driver {driver.number}")
+                driver.manager.request_cancel()
+                driver.wake_ms = 0.0
+
+    def _manual(self) -> None:
+        for driver in self._running():
+            self._world.note("person", f"asks driver {driver.number} for a checkpoint")
+            driver.manager.request_checkpoint()
+            driver.wake_ms = 0.0
+
+    # ---- storage
+
+    def _flip(self) -> None:
+        """One bit of a file of a completed checkpoint."""
+        disk, rng = self._world.disk, self._world.rng
+        names = disk.list()
+        complete = {n for name in names if (n := paths.metadata_of(name)) is not None}
+        candidates = [name for name in names if paths.checkpoint_of(name) in complete]
+        if not candidates:
+            return
+        name = rng.choice(candidates)
+        data = bytearray(disk.read(name))
+        at = rng.randrange(len(data))
+        data[at] ^= 1 << rng.randrange(8)
+        disk.write(name, [bytes(data)])
+        self._world.flips += 1
+        self._world.note("disk", f"a bit of {name} changes at byte {at} of {len(data)}")
