@@ -40,7 +40,7 @@ def _options(
 
 @app.command()
 def demo(
-    rows: Annotated[int, typer.Option(min=1, help="Transfers to process.")] = 1_200_000,
+    rows: Annotated[int, typer.Option(min=1, help="Transfers to process.")] = 900_000,
     rate: Annotated[float, typer.Option(min=1.0, help="Transfers per second.")] = 100_000.0,
     kills: Annotated[int, typer.Option(min=0, help="Workers to kill with SIGKILL.")] = 2,
     parallelism: Annotated[int, typer.Option(min=1, help="Workers.")] = 2,

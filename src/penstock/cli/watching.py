@@ -54,6 +54,7 @@ class Watch:
     _running_since_s: float | None = None
     _rows_before: float = 0.0
     _seen: int = 0
+    _newest_seen: int = 0
     _seen_in_attempt: int = 0
     _samples: deque[tuple[float, float]] = field(default_factory=deque)
 
@@ -91,8 +92,8 @@ class Watch:
         self._rows_before = rows
         self.rows_seen += grown
         if grown > 0:
-            self.first_row_s = self.first_row_s or now_s
-            self._running_since_s = self._running_since_s or now_s
+            if self.first_row_s is None:
+                self.first_row_s = self._running_since_s = now_s
             self.last_row_s = now_s
         self._samples.append((now_s, self.rows_seen))
         while self._samples[0][0] < now_s - RATE_OVER_S:
@@ -106,8 +107,6 @@ class Watch:
                 self._seen += 1
                 self._seen_in_attempt += 1
                 self.view.checkpoint(info)
-
-    _newest_seen: int = 0
 
     def _is_time_to_kill(self, now_s: float) -> bool:
         return (

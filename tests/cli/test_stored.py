@@ -1,0 +1,153 @@
+"""What the commands say about checkpoints in storage: whole ones, damaged ones, and paths that are none."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner
+
+from penstock.cli.app import app
+from penstock.engine.checkpoint_files import TOMBSTONE
+from penstock.protocol.ids import AttemptId, CheckpointId, SubtaskId
+from penstock.protocol.messages import SnapshotKind
+from penstock.protocol.snapshot import OperatorSnapshot, Segment, SubtaskSnapshot
+from penstock.state.segments import GROUP_FIELD, encode_blocks
+from penstock.storage.filesystem import FilesystemStore, open_job
+from penstock.wire import manifest as manifests
+from penstock.wire.manifest import Manifest, ManifestOperator
+
+SCHEMA = pa.schema([GROUP_FIELD, pa.field("k", pa.int64())])
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A job's folder with the checkpoints 3 and 7, and a checkpoint 5 that was given up."""
+    store = open_job(str(tmp_path), "totals", created_ms=1.0)
+    for checkpoint in (3, 7):
+        store_checkpoint(store, checkpoint)
+    store.create("chk-5/_metadata", TOMBSTONE)
+    return tmp_path / "totals"
+
+
+def store_checkpoint(store: FilesystemStore, checkpoint: int) -> None:
+    groups = pa.array([0, 0, 1], pa.uint16())
+    batch = pa.RecordBatch.from_arrays([groups, pa.array([1, 2, 3])], schema=SCHEMA)
+    in_file, inline = (encode_blocks(state, SCHEMA, [batch]) for state in ("agg", "small"))
+    file = f"chk-{checkpoint}/0-1"
+    store.write(file, in_file.chunks)
+    segments = (
+        Segment("agg", in_file.schema, in_file.blocks, file=file),
+        Segment("small", inline.schema, inline.blocks, inline=b"".join(inline.chunks)),
+    )
+    manifest = Manifest(
+        job="totals",
+        checkpoint=CheckpointId(checkpoint),
+        attempt=AttemptId(1),
+        kind=SnapshotKind.CHECKPOINT,
+        trigger_ms=1_700_000_000_000.0,
+        completed_ms=1_700_000_000_040.0,
+        parallelism=1,
+        max_parallelism=2,
+        operators=(ManifestOperator("numbers", "generator"), ManifestOperator("totals", "agg", 1)),
+        snapshots=(
+            SubtaskSnapshot(SubtaskId(0, 0), {"numbers": OperatorSnapshot(lanes={0: 5, 1: 6})}),
+            SubtaskSnapshot(SubtaskId(1, 0), {"totals": OperatorSnapshot(segments)}),
+        ),
+    )
+    store.create(f"chk-{checkpoint}/_metadata", manifests.encode(manifest))
+
+
+def call(*arguments: str, code: int = 0) -> str:
+    result = CliRunner().invoke(app, list(arguments))
+    assert result.exit_code == code, result.output
+    return result.stdout if code == 0 else result.output
+
+
+def call_json(*arguments: str, code: int = 0) -> dict[str, Any]:
+    result = CliRunner().invoke(app, [*arguments, "--json"])
+    assert result.exit_code == code, result.output
+    found: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
+    return found
+
+
+def flip_a_bit(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(bytes(data))
+
+
+def test_completed_checkpoints_are_listed_newest_first(root: Path) -> None:
+    """C6: id, kind, time, size and operators, without those that were given up."""
+    found = call_json("checkpoints", str(root))
+    assert [each["id"] for each in found["checkpoints"]] == [7, 3]
+    newest = found["checkpoints"][0]
+    assert newest["kind"] == "checkpoint"
+    assert newest["completed"] == "2023-11-14T22:13:20.040+00:00"
+    assert newest["duration_ms"] == 40.0
+    assert newest["operators"] == ["numbers", "totals"]
+    assert newest["bytes"] > 0
+    assert newest["path"] == str(root / "chk-7")
+    assert "2023-11-14 22:13:20" in call("checkpoints", str(root))
+
+
+def test_one_checkpoint_is_shown_by_its_parts(root: Path) -> None:
+    found = call_json("inspect", str(root / "chk-3"))
+    assert (found["id"], found["job"], found["files"]) == (3, "totals", ["chk-3/0-1"])
+    numbers, totals = found["parts"]
+    assert (numbers["operator"], numbers["source_lanes"]) == ("numbers", 2)
+    assert [each["state"] for each in totals["segments"]] == ["agg", "small"]
+    assert (totals["rows"], totals["segments"][0]["blocks"]) == (6, 1)
+    assert "checkpoint 3 of job totals" in call("inspect", f"{root}/chk-3/")
+
+
+def test_of_a_job_the_newest_checkpoint_is_shown(root: Path) -> None:
+    assert call_json("inspect", str(root))["id"] == 7
+
+
+def test_whole_checkpoints_verify(root: Path) -> None:
+    result = call_json("verify", str(root))
+    assert (result["checkpoints"], result["blocks"], result["problems"]) == (2, 4, [])
+
+
+def test_a_flipped_bit_in_a_state_file_is_found_and_the_file_named(root: Path) -> None:
+    """T5, bug-H6: every block is read and its checksum compared."""
+    path = root / "chk-7/0-1"
+    flip_a_bit(path, path.stat().st_size - 30)
+    result = call_json("verify", str(root), code=1)
+    assert [each["file"] for each in result["problems"]] == ["chk-7/0-1"]
+    assert "checksum" in result["problems"][0]["reason"]
+    assert call_json("verify", str(root / "chk-3"))["problems"] == []
+    assert "damaged chk-7/0-1" in call("verify", str(root), code=1)
+
+
+@pytest.mark.parametrize("damage", ["empty", "gone"])
+def test_a_state_file_that_is_cut_or_gone_is_found(root: Path, damage: str) -> None:
+    """T5, bug-H6"""
+    path = root / "chk-3/0-1"
+    path.write_bytes(b"") if damage == "empty" else path.unlink()
+    result = call_json("verify", str(root), code=1)
+    assert [each["file"] for each in result["problems"]] == ["chk-3/0-1"]
+
+
+def test_a_damaged_manifest_is_found_and_does_not_hide_the_others(root: Path) -> None:
+    """T5"""
+    flip_a_bit(root / "chk-7/_metadata", 200)
+    result = call_json("verify", str(root), code=1)
+    assert [each["file"] for each in result["problems"]] == ["chk-7/_metadata"]
+    listed = call_json("checkpoints", str(root))
+    assert [each["id"] for each in listed["checkpoints"]] == [3]
+    assert [each["file"] for each in listed["damaged"]] == ["chk-7/_metadata"]
+    assert "CheckpointCorrupt" in call("inspect", str(root / "chk-7"), code=1)
+
+
+@pytest.mark.parametrize("command", ["checkpoints", "inspect", "verify"])
+def test_a_folder_that_is_no_job_gets_a_hint(command: str, root: Path, tmp_path: Path) -> None:
+    assert f"name a job in it: {root}" in call(command, str(root.parent), code=1)
+    nowhere = tmp_path / "nowhere"
+    assert "is not the folder of a Penstock job" in call(command, str(nowhere), code=1)
+    assert not nowhere.exists(), "looking must not make anything"
+    assert "no completed checkpoint" in call(command, str(root / "chk-4"), code=1)
