@@ -21,7 +21,9 @@ def warm_up() -> None:
         "xxhash",
         "fsspec",
         "pyspark.worker",
+        "penstock",
         "penstock.shells.spark.entry",
+        "penstock.shells.spark.body",
         "penstock.engine.worker",
     ):
         try:
