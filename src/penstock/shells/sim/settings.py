@@ -49,7 +49,7 @@ def draw(rng: Random, durable: bool) -> Settings:
         spare_workers=rng.choice((0, 0, 1)),
         strategy=Exponential(initial_ms=20, max_ms=500) if durable else Never(),
         coordinator=CoordinatorConfig(
-            every_ms=rng.choice((3, 10, 30, 100)),
+            every_ms=rng.choice((2, 5, 15, 60)),
             timeout_ms=rng.choice((150, 2_000)) if quick else 2_000,
             min_pause_ms=rng.choice((0, 0, 50)),
             max_concurrent=rng.choice((1, 1, 2, 3)),

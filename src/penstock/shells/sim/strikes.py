@@ -99,20 +99,20 @@ class Strikes:
             if len(self._world.cluster.drivers) < DRIVERS_MAX:
                 self._world.note("person", f"stops driver {driver.number}")
                 driver.manager.request_stop()
-                driver.wake_ms = 0.0
+                self._world.cluster.step_driver(driver)
 
     def _cancel(self) -> None:
         for driver in self._running():
             if len(self._world.cluster.drivers) < DRIVERS_MAX:
                 self._world.note("person", f"cancels driver {driver.number}")
                 driver.manager.request_cancel()
-                driver.wake_ms = 0.0
+                self._world.cluster.step_driver(driver)
 
     def _manual(self) -> None:
         for driver in self._running():
             self._world.note("person", f"asks driver {driver.number} for a checkpoint")
             driver.manager.request_checkpoint()
-            driver.wake_ms = 0.0
+            self._world.cluster.step_driver(driver)
 
     # ---- storage
 

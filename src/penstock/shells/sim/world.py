@@ -154,7 +154,7 @@ class World:
             later = min((t for t in times if t > now), default=now + 10.0)
             self.clock.now_ms = later + self.rng.random() * 0.1
             return
-        self.clock.now_ms = now + self.rng.random() * 0.6
+        self.clock.now_ms = now + self.rng.random() * 0.5
         self._do(self._pick(ready))
 
     def _pick(self, ready: list[tuple[float, Happening]]) -> Happening:
