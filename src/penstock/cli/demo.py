@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,8 @@ def run_demo(options: Options, console: Console) -> dict[str, Any]:
     """Runs the job, kills its workers, audits the books. Nothing is left behind, also after Ctrl-C."""
     console.print(
         f"{options.rows:,} transfers between {books.ACCOUNTS:,} accounts, {options.parallelism} workers, "
-        f"a checkpoint every 0.5 s, {options.kills} times kill -9."
+        f"a checkpoint every 0.5 s, {options.kills} times kill -9.",
+        soft_wrap=True,
     )
     with tempfile.TemporaryDirectory(prefix="penstock-demo-") as name, _quiet_log(), _sigterm():
         folder = Path(name)
@@ -90,7 +92,7 @@ def _result(options: Options, watch: Watch, found: books.Audit) -> dict[str, Any
 
 
 def _tell(result: dict[str, Any], found: books.Audit, console: Console) -> None:
-    say = console.print
+    say = partial(console.print, soft_wrap=True)
     say()
     say(
         f"entries     {found.entries_found:,} of {2 * result['rows_in']:,} written: "
