@@ -114,6 +114,8 @@ class JobManager:
         self._committed: dict[SlotId, CheckpointId] = {}
         self._last: tuple[CheckpointId, Outcome] | None = None
         self._decline_traceback = ""
+        self._capacity = ""
+        """What holds the cores, asked when a job fails for want of them."""
         self._status: dict[SlotId, Status] = {}
         self._next_sync_ms = 0.0
         self._next_repeat_ms = 0.0
@@ -172,6 +174,8 @@ class JobManager:
         for retry in due:
             retry()
         self._obey(self.machine.tick(now_ms))
+        if self.machine.short_of_slots and not self._capacity:
+            self._capacity = f"; {self._workers.capacity()}"
         self._coordinate(self.coordinator.tick(now_ms))
         if now_ms >= self._next_repeat_ms:
             self._next_repeat_ms = now_ms + REPEAT_MS
@@ -348,7 +352,7 @@ class JobManager:
         return Deploy(attempt, slot, point.restored, parts, point.origin)
 
     def _job_ended(self, outcome: Outcome, reason: str) -> None:
-        self.outcome, self.reason = outcome, reason
+        self.outcome, self.reason = outcome, reason + self._capacity
         if self._files is not None and self._point is not None:
             self._clean_up_at_end(self._files, outcome, TIDY_TRIES_MAX)
 

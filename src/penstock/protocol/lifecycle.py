@@ -202,6 +202,8 @@ class JobMachine:
         self.failures_ms: list[float] = []
         self.stop_wanted = False
         self.attempts = 0
+        self.short_of_slots = False
+        """The job fails because not every slot got a worker in time."""
         self._next_launch = 0
         self._launch_failures = 0
         self._relaunch_ms: list[float] = []
@@ -413,6 +415,7 @@ class JobMachine:
     def _try_claim(self, phase: Gathering, now_ms: float) -> list[Action]:
         if self._crew() is None:
             if now_ms >= phase.since_ms + self.config.slot_timeout_ms:
+                self.short_of_slots = True
                 return self.fail_for_good(self._too_few(), now_ms)
             return []
         dropping = any(member.attempt is not None for member in self.members.values())

@@ -108,7 +108,9 @@ class Launcher:
         self._context.addJobTag(self._tag())
         self._context.addJobTag(self._tag(launch))
         self._context.setJobDescription(text)
-        self._context.setLocalProperty("spark.job.interruptOnCancel", "true")
+        # A thread that Spark interrupts while it asks the daemon for a process takes the daemon for dead and
+        # starts another, which ends every worker of the old one, those of other jobs included.
+        self._context.setLocalProperty("spark.job.interruptOnCancel", "false")
 
     def _rdd(self, launch: int, task: Task) -> Any:
         """The job's RDD, built with our workers' environment."""

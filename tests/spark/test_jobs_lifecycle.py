@@ -1,0 +1,192 @@
+"""A job is stopped, cancelled, started again, restored from a path; what is kept and what is deleted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock as pen
+from tests.spark import jobs
+from tests.spark.faults import BumpyMap, Fault
+
+pytestmark = pytest.mark.spark
+ROWS, RATE = 3_000, 2_500
+
+
+class Program:
+    """The same program, started again and again: numbered rows into files."""
+
+    def __init__(self, spark: Any, tmp_path: Path) -> None:
+        self.spark = spark
+        self.out = tmp_path / "out"
+        self.chk = tmp_path / "chk"
+
+    def start(self, name: str = "program", **options: Any) -> pen.Job:
+        checkpoint = options.pop("checkpoint", None) or jobs.config(self.chk)
+        sink = pen.FileSink(str(self.out))
+        pipeline = jobs.count_up(jobs.source(ROWS, RATE)).to(sink, name="files")
+        options = {"parallelism": 2, "restart": jobs.AT_ONCE} | options
+        return pipeline.start(self.spark, name=name, checkpoint=checkpoint, **options)
+
+    def rows(self) -> int:
+        return jobs.read_parts(self.out).num_rows
+
+    def check(self) -> None:
+        jobs.assert_numbered(jobs.read_parts(self.out), ROWS)
+
+
+@pytest.fixture
+def program(spark: Any, tmp_path: Path) -> Program:
+    return Program(spark, tmp_path)
+
+
+def test_a_stopped_job_goes_on_without_loss_and_a_finished_one_writes_nothing_twice(
+    program: Program,
+) -> None:
+    """R5, I1, I7, I11: stop, start, finish, start."""
+    traces = jobs.Traces()
+    job = program.start()
+    with jobs.running(job):
+        jobs.more_checkpoints(job)
+        assert job.stop(timeout=30)
+    assert job.status == "stopped" and 0 < program.rows() < ROWS
+    assert job.checkpoints()[0].kind == "stop"
+    last_id, before = job.checkpoints()[0].id, program.rows()
+
+    job = program.start()
+    with jobs.running(job):
+        jobs.finish(job)
+    assert job.status == "finished" and program.rows() > before
+    assert min(each.id for each in job.checkpoints()) > last_id, "ids never go back"
+    program.check()
+
+    job = program.start()
+    with jobs.running(job):
+        jobs.finish(job)
+    program.check()
+    traces.none_left()
+
+
+def test_a_cancelled_job_goes_on_from_its_last_checkpoint(program: Program) -> None:
+    """R5, T3, I1, I11: what is visible is committed; what was not is read again."""
+    job = program.start()
+    with jobs.running(job):
+        jobs.more_checkpoints(job, 2)
+        assert job.cancel(timeout=20)
+    assert job.status == "cancelled"
+    visible = jobs.read_parts(program.out)["i"].to_pylist()
+    assert len(visible) == len(set(visible)) < ROWS
+    job = program.start()
+    with jobs.running(job):
+        jobs.finish(job)
+    program.check()
+    assert not list(program.out.glob("_staging/**/*.parquet"))
+
+
+def test_the_wanted_number_of_checkpoints_is_kept(program: Program) -> None:
+    """C5, T2, I13: `keep` completed ones, nothing of the others; each as its record tells."""
+    job = program.start(checkpoint=jobs.config(program.chk, every="100 ms", keep=3))
+    with jobs.running(job):
+        jobs.finish(job)
+    kept = [each for each in job.checkpoints() if each.status == "completed"][:3]
+    folders = sorted(path.parent for path in program.chk.glob("program/chk-*/_metadata"))
+    assert sorted(Path(str(each.path)) for each in kept) == folders
+    assert sorted(program.chk.glob("program/chk-*")) == folders
+
+
+@pytest.mark.parametrize(
+    ("retain", "left"), [("retain_on_cancel", True), ("delete_on_cancel", False)]
+)
+def test_what_a_cancelled_job_leaves_is_as_configured(
+    program: Program, retain: str, left: bool
+) -> None:
+    """T3: on cancel."""
+    job = program.start(checkpoint=jobs.config(program.chk, retain=retain))
+    with jobs.running(job):
+        jobs.more_checkpoints(job)
+        assert job.cancel(timeout=20)
+    assert bool(list(program.chk.glob("*/chk-*/_metadata"))) == left
+
+
+@pytest.mark.parametrize(("retain", "left"), [("delete_on_cancel", True), ("never_retain", False)])
+def test_what_a_failed_job_leaves_is_as_configured(
+    spark: Any, tmp_path: Path, retain: str, left: bool
+) -> None:
+    """T3: on failure."""
+    stream = jobs.source(None, 500).map_batches(BumpyMap(Fault(tmp_path / "f", always=True)))
+    chk = jobs.config(tmp_path / "chk", retain=retain)
+    job = stream.to(pen.CollectSink()).start(spark, checkpoint=chk, restart=pen.NoRestart())
+    with jobs.running(job), pytest.raises(pen.JobFailed, match="hit a bump"):
+        jobs.finish(job)
+    assert jobs.completed(job) > 0
+    assert bool(list((tmp_path / "chk").glob("*/chk-*/_metadata"))) == left
+
+
+def test_another_job_goes_on_from_a_path_and_leaves_the_original_as_it_is(
+    program: Program,
+) -> None:
+    """R5, T4, I14: state, positions and transactions are those of the named checkpoint."""
+    job = program.start()
+    with jobs.running(job):
+        jobs.more_checkpoints(job)
+        assert job.stop(timeout=30)
+    stopped_at = str(job.checkpoints()[0].path)
+    before = {path: path.read_bytes() for path in Path(stopped_at).rglob("*") if path.is_file()}
+    other = program.start(name="other", restore=stopped_at)
+    with jobs.running(other):
+        jobs.finish(other)
+    program.check()
+    after = {path: path.read_bytes() for path in Path(stopped_at).rglob("*") if path.is_file()}
+    assert before == after
+
+
+def test_fresh_starts_anew_and_auto_goes_on_from_the_new_start(
+    program: Program, tmp_path: Path
+) -> None:
+    """R5: what an earlier life of the job left does not come back."""
+    job = program.start()
+    with jobs.running(job):
+        jobs.finish(job)
+    program.out = tmp_path / "anew"
+    job = program.start(restore="fresh")
+    with jobs.running(job):
+        jobs.more_checkpoints(job)
+        assert job.stop(timeout=30)
+    assert 0 < program.rows() < ROWS
+    job = program.start()
+    with jobs.running(job):
+        jobs.finish(job)
+    program.check()
+
+
+def test_a_checkpoint_on_request_commits_what_was_read_so_far(program: Program) -> None:
+    """C1, C3, E2: no periodic one is due for an hour."""
+    job = program.start(checkpoint=jobs.config(program.chk, every="1 hour"))
+    with jobs.running(job):
+        jobs.until_job(job, lambda: job.status == "running")
+        assert program.rows() == 0
+        first = job.trigger_checkpoint(timeout=20)
+        second = job.trigger_checkpoint(timeout=20)
+        assert [first.status, second.status] == ["completed", "completed"]
+        assert second.id > first.id and len(second.subtasks) == 4
+        assert second.path is not None and (Path(second.path) / "_metadata").is_file()
+        jobs.until_job(job, lambda: program.rows() > 0)
+    with pytest.raises(pen.PenstockError, match="has ended"):
+        job.trigger_checkpoint(timeout=20)
+
+
+def test_at_least_once_loses_nothing_when_a_worker_is_killed(spark: Any, tmp_path: Path) -> None:
+    """B4: every row is there, some perhaps more than once."""
+    sink = pen.CollectSink()
+    chk = jobs.config(tmp_path / "chk", mode="at_least_once")
+    stream = jobs.source(ROWS, RATE)
+    both = pen.Pipeline(jobs.count_up(stream).to(sink), jobs.totals(stream).to(pen.CollectSink()))
+    job = both.start(spark, checkpoint=chk, restart=jobs.AT_ONCE)
+    with jobs.running(job):
+        jobs.more_checkpoints(job)
+        jobs.kill(jobs.workers()[0])
+        jobs.finish(job)
+    assert jobs.restarts(job) >= 1
+    assert set(sink.to_table()["i"].to_pylist()) == set(range(ROWS))
