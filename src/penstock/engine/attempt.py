@@ -20,6 +20,7 @@ from penstock.engine.partition import make_partitioner
 from penstock.engine.snapshots import Assembler, WriteWork, reader, release_all
 from penstock.engine.spec import JobSpec, Mode
 from penstock.engine.subtask import GivenUp, Input, Subtask, Taken
+from penstock.errors import CommitError
 from penstock.plan.graph import carried
 from penstock.plan.physical import Task
 from penstock.ports.background import Background
@@ -71,6 +72,8 @@ class Attempt:
         self._send = send
         self._outbox: deque[Collected] = deque()
         """What committers have for the driver, from their own threads; goes out before anything newer."""
+        self._broken: CommitError | None = None
+        """Rows of a sink that will never be durable: no later snapshot could do without them."""
         self._closed = False
         self._local: dict[ChannelId, LocalChannel] = {}
         self._chains: dict[int, Chain] = {}
@@ -184,6 +187,8 @@ class Attempt:
 
     def step(self) -> bool:
         """Lets every subtask do one piece of work; False when none could."""
+        if self._broken is not None:
+            raise self._broken
         progressed = False
         self._say(None)
         for subtask in self.subtasks:
@@ -279,6 +284,9 @@ class Attempt:
 
         def failed(error: BaseException) -> None:
             release_all(together)
+            if isinstance(error, CommitError):
+                self._broken = error
+                return
             reason = f"writing the snapshot failed: {type(error).__name__}: {error}"
             where = "".join(traceback.format_exception(error))
             self._say(Decline(self.id, taken.checkpoint, reason, where))
