@@ -39,6 +39,11 @@ class RestorePoint:
     warnings: tuple[str, ...] = ()
 
     @property
+    def ids_until(self) -> CheckpointId:
+        """The attempt may use the ids below this one."""
+        return CheckpointId(self.first_id + IDS_RESERVED)
+
+    @property
     def kind(self) -> SnapshotKind | None:
         return self.manifest.kind if self.manifest is not None and not self.origin else None
 
@@ -184,8 +189,7 @@ class CheckpointFiles:
         return RestorePoint(attempt, chosen, first_id, kept, found[chosen], "", warnings)
 
     def _record(self, point: RestorePoint) -> None:
-        until = CheckpointId(point.first_id + IDS_RESERVED)
-        record = records.RestoredRecord(point.attempt, point.restored, until)
+        record = records.RestoredRecord(point.attempt, point.restored, point.ids_until)
         self._store.create(paths.restored(point.attempt), records.encode_restored(record))
 
     # ---- completing

@@ -415,6 +415,8 @@ class JobManager:
         if not point.origin:
             self._wish = RestoreWish()
         self.coordinator.next_id = max(self.coordinator.next_id, point.first_id)
+        if self._files is not None:
+            self.coordinator.ids_until = point.ids_until
         self.coordinator.completed = list(point.kept)
         self._obey(self.machine.claimed(point.attempt, point.restored, point.kind, self._now()))
 

@@ -19,6 +19,7 @@ from typing import TypeAlias
 from penstock.protocol.commit import CommitPermit
 from penstock.protocol.ids import NO_CHECKPOINT, AttemptId, CheckpointId, SubtaskId
 from penstock.protocol.messages import SnapshotKind
+from penstock.protocol.recovery import IDS_RESERVED
 from penstock.protocol.snapshot import SubtaskSnapshot
 
 Acks: TypeAlias = Mapping[SubtaskId, SubtaskSnapshot]
@@ -184,6 +185,8 @@ class Coordinator:
     ) -> None:
         self.config = config
         self.next_id = next_id
+        self.ids_until: CheckpointId | None = None
+        """Ids from here on are not reserved: after a crash another driver might use them. None: nobody would."""
         self.attempt: Attempt | None = None
         self.unfinished: dict[CheckpointId, Unfinished] = {}
         self.completed: list[CheckpointId] = sorted(completed)
@@ -251,8 +254,16 @@ class Coordinator:
                 detail = f"{self.config.timeout_ms} ms"
                 actions += self._abort(pending, Reason.TIMEOUT, detail, now_ms)
         while self._is_due(now_ms):
+            if self.ids_until is not None and self.next_id >= self.ids_until:
+                return [*actions, FailAttempt(self._out_of_ids())]
             actions += self._trigger(now_ms)
         return actions
+
+    def _out_of_ids(self) -> str:
+        return (
+            f"every checkpoint since {self.newest_completed} was given up, and the ids that this attempt has "
+            f"reserved (below {self.ids_until}) are used up"
+        )
 
     def wake_ms(self, now_ms: float) -> float | None:
         """When `tick` has something to do next, if nothing else happens: always later than now."""
@@ -346,6 +357,8 @@ class Coordinator:
         del self.unfinished[checkpoint]
         self.completed = sorted([*self.completed, checkpoint])
         self.failures_in_a_row = 0
+        if self.ids_until is not None:
+            self.ids_until = max(self.ids_until, CheckpointId(checkpoint + IDS_RESERVED))
         self._last_end_ms = now_ms
         if pending.kind is not SnapshotKind.CHECKPOINT:
             self._done_kind = pending.kind
