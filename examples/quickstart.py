@@ -2,7 +2,8 @@
 
     python examples/quickstart.py
 
-Stop it half-way (Ctrl-C, or kill it) and start it again: it goes on where it stood.
+Kill one of the workers that it lists: it heals. Stop it half-way (Ctrl-C, or kill it) and start it again: it goes on
+where it stood.
 """
 
 import pyarrow as pa
@@ -43,7 +44,8 @@ def main() -> None:
             checkpoint=pen.CheckpointConfig("quickstart-out/checkpoints", every="1 second"),
         )
     )
-    job.await_termination()
+    while not job.await_termination("1 second"):
+        print(job, "workers:", [worker.pid for worker in job.workers])
     print(job)
 
 

@@ -3,6 +3,8 @@
 python examples/two_sinks.py
 """
 
+from pathlib import Path
+
 import penstock as pen
 
 PAYMENTS = [("ann", 12.5), ("bob", 9_000.0), ("ann", 3.0), ("eve", 20_000.0)]
@@ -29,6 +31,8 @@ def main() -> None:
         checkpoint=pen.CheckpointConfig("two-sinks-out/checkpoints", every="1 second"),
     )
     job.await_termination()
+    for path in sorted(Path("two-sinks-out/large").glob("*.json")):
+        print(path, path.read_text(), sep="\n")
 
 
 if __name__ == "__main__":
