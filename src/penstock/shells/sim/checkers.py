@@ -58,7 +58,7 @@ class Checkers:
 
     def may_go_back(self) -> bool:
         """Whether damage may have made the job fall back to an older checkpoint."""
-        return self._world.flips > 0 and self._world.scenario.idempotent
+        return bool(self._world.damaged) and self._world.scenario.idempotent
 
     # ---- storage
 
@@ -82,7 +82,7 @@ class Checkers:
 
     def on_deleted(self, name: str) -> None:
         """I12: a file goes only when no checkpoint that still exists needs it, and a checkpoint only when enough
-        newer ones exist, or when it is void."""
+        newer ones exist, or when it is void or damaged."""
         checkpoint = paths.checkpoint_of(name)
         if checkpoint is None or checkpoint not in self.manifests:
             return
@@ -94,7 +94,8 @@ class Checkers:
         manifest = self.manifests[checkpoint]
         newer = [n for n in there if n > checkpoint and not self.is_void(self.manifests[n])]
         keep = self._world.settings.coordinator.keep
-        if len(newer) < keep and not self.is_void(manifest):
+        given_up = self.is_void(manifest) or checkpoint in self._world.damaged
+        if len(newer) < keep and not given_up:
             self._violation("I12", f"checkpoint {checkpoint} goes, newer ones are {newer}")
 
     def _existing(self) -> list[CheckpointId]:

@@ -129,5 +129,5 @@ class Strikes:
         at = rng.randrange(len(data))
         data[at] ^= 1 << rng.randrange(8)
         disk.write(name, [bytes(data)])
-        self._world.flips += 1
+        self._world.damaged.add(paths.checkpoint_of(name) or 0)
         self._world.note("disk", f"a bit of {name} changes at byte {at} of {len(data)}")

@@ -29,7 +29,7 @@ def judge(world: World, checkers: Checkers) -> None:
 def _may_stay_unfinished(world: World, outcomes: list[Outcome | None]) -> bool:
     """Damage that cannot be worked around, and anything at all without checkpoints, ends a job for good."""
     if Outcome.FAILED in outcomes:
-        return world.flips > 0 or not world.durable
+        return bool(world.damaged) or not world.durable
     return not world.durable
 
 

@@ -60,8 +60,8 @@ class World:
         self.cluster = Cluster(self)
         self.jobs: list[Job] = []
         self.channels: dict[str, SimChannel] = {}
-        self.flips = 0
-        """How many bits of completed checkpoints have changed."""
+        self.damaged: set[int] = set()
+        """Checkpoints of which a bit has changed."""
         self.problem: str | None = None
         self._strikes = Strikes(self)
         self._next_channel = 0
