@@ -194,8 +194,9 @@ class Checkers:
             self._violation("I9", f"checkpoint {message.checkpoint} is notified and not durable")
 
     def _on_deploy(self, message: Deploy) -> None:
-        """I7, I24: what is restored is the newest that anybody was told of, or a newer one, just as it was taken."""
-        if not self._world.durable:
+        """I7, I24: what is restored is the newest that anybody was told of, or a newer one, just as it was taken. What
+        a driver does that has been replaced and has not noticed does not count."""
+        if not self._world.durable or message.attempt < self.newest_attempt:
             return
         visible = [t.checkpoint for t in self._world.table.visible.values()]
         if message.restored < max([self._notified, *visible]) and not self.may_go_back():
