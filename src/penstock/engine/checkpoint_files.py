@@ -204,8 +204,12 @@ class CheckpointFiles:
             created = False
             if self._store.create(name, TOMBSTONE):
                 return False
-        if not created and self._store.read(name) != data:
-            return False
+        if not created:
+            there = self._store.read(name)
+            if there == TOMBSTONE:
+                return False
+            if there != data:
+                raise CheckpointCorrupt(f"{name} is not what was written: the storage is not sound")
         self._check_owner(self._claimed_attempts())
         return True
 
