@@ -148,8 +148,15 @@ def describe_checkpoint(path: str) -> dict[str, Any]:
         "attempt": manifest.attempt,
         "max_parallelism": manifest.max_parallelism,
         "files": list(manifest.files),
-        "parts": [part for snapshot in manifest.snapshots for part in _parts(snapshot)],
+        "parts": _in_order(manifest),
     }
+
+
+def _in_order(manifest: Manifest) -> list[dict[str, Any]]:
+    """By operator, as in the plan, then by subtask."""
+    names = [operator.name for operator in manifest.operators]
+    parts = [part for snapshot in manifest.snapshots for part in _parts(snapshot)]
+    return sorted(parts, key=lambda part: (names.index(part["operator"]), part["subtask"]))
 
 
 def _parts(snapshot: SubtaskSnapshot) -> Iterator[dict[str, Any]]:
@@ -188,12 +195,12 @@ def show_checkpoint(found: dict[str, Any], console: Console) -> None:
         soft_wrap=True,
     )
     table = Table()
-    for name in ("operator", "subtask", "state", "rows", "size", "lanes", "transactions"):
+    for name in ("operator", "subtask", "state", "rows", "size", "lanes", "to commit"):
         table.add_column(name, justify="left" if name in ("operator", "state") else "right")
     for part in found["parts"]:
         table.add_row(
             part["operator"],
-            str(part["subtask"]) + (" (finished)" if part["finished"] else ""),
+            str(part["subtask"]),
             ", ".join(each["state"] for each in part["segments"]),
             f"{part['rows']:,}",
             bytes_text(part["bytes"]),
