@@ -27,7 +27,6 @@ from tests.spark.ends import until
 SCHEMA = "i BIGINT, k BIGINT, v BIGINT"
 NUMBERED = "k BIGINT, i BIGINT, nth BIGINT"
 KEYS = 17
-DAEMON = "penstock.shells.spark.daemon"
 
 
 # ---- input and what must come of it
@@ -72,6 +71,11 @@ def count_up(stream: pen.Stream) -> pen.Stream:
 
 def totals(stream: pen.Stream) -> pen.Stream:
     return stream.key_by("k").agg(n=pen.count(), total=pen.sum("v")).named("totals")
+
+
+def to_files(folder: Path, rows: int | None, rate: float | None) -> pen.Pipeline:
+    """The program that several drivers run: numbered rows into files."""
+    return count_up(source(rows, rate)).to(pen.FileSink(str(folder)), name="files")
 
 
 def fold(rows: Iterable[int]) -> dict[int, tuple[int, int]]:
@@ -195,12 +199,22 @@ def workers(of: int | None = None) -> list[int]:
 
 
 def is_worker(process: psutil.Process) -> bool:
-    """Forked by a daemon of ours: Spark's own Python tasks have another environment."""
-    if process.status() == psutil.STATUS_ZOMBIE or DAEMON not in process.cmdline():
+    """Forked by a daemon of our workers: Spark's own Python tasks have another environment."""
+    if process.status() == psutil.STATUS_ZOMBIE:
         return False
     parent = process.parent()
-    is_fork = parent is not None and DAEMON in parent.cmdline()
-    return is_fork and process.environ().get("PENSTOCK_WORKER") == "1"
+    return parent is not None and is_ours(process) and is_ours(parent)
+
+
+def is_ours(process: psutil.Process) -> bool:
+    return process.environ().get("PENSTOCK_WORKER") == "1"
+
+
+def runs(pid: int) -> bool:
+    try:
+        return str(psutil.Process(pid).status()) != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
 
 
 def kill(pid: int, with_signal: int = signal.SIGKILL) -> None:

@@ -25,8 +25,7 @@ class Program:
 
     def start(self, name: str = "program", **options: Any) -> pen.Job:
         checkpoint = options.pop("checkpoint", None) or jobs.config(self.chk)
-        sink = pen.FileSink(str(self.out))
-        pipeline = jobs.count_up(jobs.source(ROWS, RATE)).to(sink, name="files")
+        pipeline = jobs.to_files(self.out, ROWS, RATE)
         options = {"parallelism": 2, "restart": jobs.AT_ONCE} | options
         return pipeline.start(self.spark, name=name, checkpoint=checkpoint, **options)
 
