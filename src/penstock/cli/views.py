@@ -9,13 +9,13 @@ from contextlib import contextmanager
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from penstock.api.records import CheckpointInfo
 from penstock.cli.watching import Watch
 
 LINES_KEPT = 12
+CHECKPOINTS_KEPT = 5
 PROGRESS_EVERY_S = 1.0
 
 
@@ -28,8 +28,10 @@ class Lines:
         self._told_s = 0.0
 
     def say(self, text: str, style: str = "") -> None:
-        at = f"{time.monotonic() - self._began_s:5.1f} s  "
-        self._console.print(Text(at, "dim") + Text(text, style), soft_wrap=True)
+        self._console.print(self._line(text, style), soft_wrap=True)
+
+    def _line(self, text: str, style: str) -> Text:
+        return Text(f"{time.monotonic() - self._began_s:5.1f} s  ", "dim") + Text(text, style)
 
     def checkpoint(self, info: CheckpointInfo) -> None:
         self.say(checkpoint_text(info), "green")
@@ -48,17 +50,21 @@ class Lines:
 
 
 class Screen(Lines):
-    """The same, as a picture that stays in its place."""
+    """The same, as a picture that stays in its place: the state, what happened, the newest checkpoints."""
 
     def __init__(self, console: Console, live: Live) -> None:
         super().__init__(console)
         self._live = live
-        self._state = "starting Spark ..."
+        self._state = "starting ..."
         self._news: deque[Text] = deque(maxlen=LINES_KEPT)
+        self._checkpoints: deque[Text] = deque(maxlen=CHECKPOINTS_KEPT)
 
     def say(self, text: str, style: str = "") -> None:
-        at = f"{time.monotonic() - self._began_s:5.1f} s  "
-        self._news.append(Text(at, "dim") + Text(text, style))
+        self._news.append(self._line(text, style))
+        self._live.update(self._picture())
+
+    def checkpoint(self, info: CheckpointInfo) -> None:
+        self._checkpoints.append(self._line(checkpoint_text(info), "green"))
         self._live.update(self._picture())
 
     def progress(self, watch: Watch) -> None:
@@ -66,10 +72,7 @@ class Screen(Lines):
         self._live.update(self._picture())
 
     def _picture(self) -> RenderableType:
-        table = Table.grid(padding=(0, 1))
-        for line in self._news:
-            table.add_row(line)
-        return Group(Text(f"▶ {self._state}", "bold cyan"), table)
+        return Group(Text(f"▶ {self._state}", "bold cyan"), *self._checkpoints, *self._news)
 
 
 @contextmanager
