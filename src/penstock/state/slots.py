@@ -34,9 +34,12 @@ LOAD = 0.25
 SPLITS_PER_STEP = 4
 FEW_ROWS = 16
 """The last rows of a lookup are cheaper one by one."""
+RUN = 8
+"""Entries that such a row looks at in one go: it seldom needs more."""
 PAIR_BYTES = 16
 GROWTH_STEP_BYTES = 32 << 20
 
+_NO_ROWS: I64 = np.empty(0, np.int64)
 _ONE, _S32 = np.uint64(1), np.uint64(32)
 
 
@@ -94,6 +97,9 @@ class SlotTable:
         found = self._find(keys, hashes)
         if self._overflow:
             self._find_overflowed(keys, found)
+        if len(found) and found.min() > 0:
+            found -= 1
+            return Upserted(found, _NO_ROWS)
         missing = np.flatnonzero(found == 0)
         new_rows = missing
         if len(missing):
@@ -128,24 +134,25 @@ class SlotTable:
         else:
             found[rest] = 0
             return found
-        for row, key, home in zip(
-            rest.tolist(),
-            keys.take(rest).tolist(),
-            self._home(hashes.take(rest)).tolist(),
-            strict=True,
-        ):
-            found[row] = self._find_one(key, home)
+        if len(rest):
+            homes = self._home(hashes.take(rest)).tolist()
+            starts = (place.take(rest) + 1).tolist()
+            for row, key, start, home in zip(
+                rest.tolist(), keys.take(rest).tolist(), starts, homes, strict=True
+            ):
+                found[row] = self._find_one(key, start, home + self._reach + 1)
         return found
 
-    def _find_one(self, key: int, home: int) -> int:
-        stop = home + self._reach + 1
-        run = self._keys[home:stop].tolist()
-        slots = self._slots[home:stop].tolist()
-        for candidate, slot in zip(run, slots, strict=True):
-            if slot == 0:
-                return 0
-            if candidate == key:
-                return int(slot)
+    def _find_one(self, key: int, start: int, stop: int) -> int:
+        """Slot + 1 of a key that lies in none of the entries before `start`."""
+        for at in range(start, stop, RUN):
+            end = min(at + RUN, stop)
+            slots = self._slots[at:end].tolist()
+            for candidate, slot in zip(self._keys[at:end].tolist(), slots, strict=True):
+                if slot == 0:
+                    return 0
+                if candidate == key:
+                    return int(slot)
         return 0
 
     def _find_overflowed(self, keys: I64, found: I64) -> None:
