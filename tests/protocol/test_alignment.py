@@ -1,236 +1,286 @@
-"""When a subtask takes its snapshot: with blocked channels (exactly once) and without (at least once)."""
+"""Exactly once: when a subtask takes its snapshot, and what it does not read meanwhile. State by event."""
 
 from __future__ import annotations
 
-from types import ModuleType
-from typing import Any
+import itertools
 
 import pytest
-from hypothesis import given
+from hypothesis import settings
 from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from penstock.protocol import alignment, counting
-from penstock.protocol.alignment import Aligning, Alignment, GiveUp, Idle, Ignored, Take
-from penstock.protocol.counting import Counting
+from penstock.protocol.alignment import (
+    Aligning,
+    Alignment,
+    GiveUp,
+    Idle,
+    Ignored,
+    Take,
+    Why,
+    on_abort,
+    on_barrier,
+    on_end,
+    on_trigger,
+)
 from penstock.protocol.ids import ChannelId, CheckpointId
 
 A, B, C = (ChannelId(0, source, 0) for source in range(3))
-N1, N2, N3 = (CheckpointId(n) for n in (1, 2, 3))
 
 
-def takes(actions: tuple[alignment.Action, ...]) -> list[int]:
-    return [action.checkpoint for action in actions if isinstance(action, Take)]
+def n(number: int) -> CheckpointId:
+    return CheckpointId(number)
 
 
-class Machine:
-    """Feeds events to either kind of state and remembers what it asked for."""
-
-    def __init__(self, state: Alignment | Counting) -> None:
-        self.state: Any = state
-        self.rules: ModuleType = alignment if isinstance(state, Alignment) else counting
-        self.taken: list[int] = []
-
-    def __call__(self, event: str, *arguments: Any) -> tuple[alignment.Action, ...]:
-        self.state, actions = getattr(self.rules, f"on_{event}")(self.state, *arguments)
-        self.taken += takes(actions)
-        return tuple(actions)
+def open_(*channels: ChannelId) -> Alignment:
+    return Alignment(frozenset(channels))
 
 
-def aligned(*channels: ChannelId) -> Machine:
-    return Machine(Alignment(frozenset(channels)))
+def play(state: Alignment, *events: tuple) -> tuple[Alignment, list[object]]:
+    """Events are ("b", channel, id), ("end", channel), ("trigger", id), ("abort", id); returns all actions."""
+    actions: list[object] = []
+    for what, *rest in events:
+        step = {"b": on_barrier, "end": on_end, "trigger": on_trigger, "abort": on_abort}[what]
+        state, more = step(state, *rest)
+        actions += [action for action in more if not isinstance(action, Ignored)]
+    return state, actions
 
 
-def counted(*channels: ChannelId) -> Machine:
-    return Machine(Counting(frozenset(channels)))
-
-
-both = pytest.mark.parametrize("make", [aligned, counted])
+# ---- aligning
 
 
 def test_a_channel_that_delivered_its_barrier_is_blocked_until_all_have() -> None:
-    """B3: nothing behind the barrier is processed before the snapshot."""
-    machine = aligned(A, B, C)
-    machine("barrier", A, N1)
-    assert machine.state.blocked == {A}
-    machine("barrier", C, N1)
-    assert machine.state.blocked == {A, C}
-    assert machine("barrier", B, N1) == (Take(N1),)
-    assert machine.state.blocked == frozenset()
+    """B3."""
+    state, actions = play(open_(A, B), ("b", A, n(1)))
+    assert actions == []
+    assert state.blocked == {A}
+    state, actions = play(state, ("b", B, n(1)))
+    assert actions == [Take(n(1))]
+    assert state.blocked == frozenset()
 
 
-def test_at_least_once_never_blocks_and_counts_several_snapshots_at_once() -> None:
-    """B4."""
-    machine = counted(A, B)
-    machine("barrier", A, N1)
-    machine("barrier", A, N2)
-    assert machine.state.blocked == frozenset()
-    assert machine("barrier", B, N1) == (Take(N1),)
-    assert machine("barrier", B, N2) == (Take(N2),)
+@pytest.mark.parametrize("order", list(itertools.permutations((A, B, C))))
+def test_the_snapshot_is_taken_with_the_last_barrier_in_any_order(order: tuple) -> None:
+    """B3, B12: over all channels, whatever input they belong to."""
+    state, actions = play(open_(A, B, C), *[("b", channel, n(1)) for channel in order[:2]])
+    assert actions == []
+    state, actions = play(state, ("b", order[2], n(1)))
+    assert actions == [Take(n(1))]
 
 
-@both
-def test_a_source_takes_its_snapshot_on_the_trigger(make: Any) -> None:
-    """B1, C2: there is no barrier to wait for."""
-    machine = make()
-    assert machine("trigger", N1) == (Take(N1),)
-    assert takes(machine("trigger", N1)) == []
+def test_one_channel_needs_no_waiting() -> None:
+    """B2."""
+    _, actions = play(open_(A), ("b", A, n(1)), ("b", A, n(2)))
+    assert actions == [Take(n(1)), Take(n(2))]
 
 
-@both
-def test_an_announced_snapshot_waits_for_barriers_while_a_channel_is_open(make: Any) -> None:
-    machine = make(A)
-    machine("trigger", N1)
-    machine("trigger", N1)
-    assert machine.taken == []
-    machine("barrier", A, N1)
-    assert machine.taken == [1]
+def test_a_trigger_alone_starts_nothing_where_barriers_will_come() -> None:
+    """B1: the barrier in the channel decides, not the message beside it; bug-B2."""
+    state, actions = on_trigger(open_(A), n(1))
+    assert actions == (Ignored(Why.ANNOUNCED),)
+    assert state.phase == Idle()
+    assert state.pending == {n(1)}
 
 
-@both
-def test_the_last_end_takes_everything_that_was_announced_in_order(make: Any) -> None:
-    """B10: who has no input left holds up nobody."""
-    machine = make(A, B)
-    machine("trigger", N2)
-    machine("trigger", N1)
-    machine("end", A)
-    assert machine.taken == []
-    machine("end", B)
-    assert machine.taken == [1, 2]
+def test_a_source_takes_its_snapshot_on_the_trigger() -> None:
+    """B1, C2."""
+    _, actions = play(open_(), ("trigger", n(1)), ("trigger", n(1)))
+    assert actions == [Take(n(1))]
 
 
-@both
-def test_a_channel_that_ended_owes_no_barrier(make: Any) -> None:
-    """B10, bug-B7."""
-    machine = make(A, B)
-    machine("barrier", A, N1)
-    machine("end", B)
-    assert machine.taken == [1]
-    assert machine.state.blocked == frozenset()
-
-
-@both
-def test_an_end_that_comes_twice_changes_nothing(make: Any) -> None:
-    machine = make(A, B)
-    machine("end", A)
-    before = machine.state
-    machine("end", A)
-    assert machine.state == before
-
-
-@both
-def test_barriers_of_an_aborted_snapshot_start_nothing(make: Any) -> None:
-    """B11, C4: wherever they still are when the abort comes."""
-    machine = make(A, B)
-    machine("barrier", A, N1)
-    machine("abort", N1)
-    assert machine.state.blocked == frozenset()
-    machine("barrier", B, N1)
-    machine("barrier", A, N1)
-    assert machine.taken == []
-    assert machine.state.blocked == frozenset()
-
-
-@both
-def test_an_abort_that_comes_before_its_barrier_is_remembered(make: Any) -> None:
-    """bug-B5: the next snapshot aligns as if the aborted one had never been."""
-    machine = make(A, B)
-    machine("abort", N1)
-    for channel in (A, B):
-        machine("barrier", channel, N1)
-    machine("barrier", A, N2)
-    machine("barrier", B, N2)
-    assert machine.taken == [2]
+# ---- aborted, late and overtaken
 
 
 def test_a_newer_barrier_gives_the_older_snapshot_up() -> None:
-    """B11, bug-B11: a barrier that was lost on one channel does not block the others for ever."""
-    machine = aligned(A, B)
-    machine("barrier", A, N1)
-    actions = machine("barrier", B, N2)
-    assert isinstance(actions[0], GiveUp)
-    assert actions[0].checkpoint == N1
-    assert machine.state.blocked == {B}
-    machine("barrier", A, N2)
-    assert machine.taken == [2]
+    """B11, bug-B1: barrier 5 on one channel, then a late 4 on another."""
+    state, actions = play(open_(A, B), ("b", A, n(4)), ("b", B, n(5)))
+    assert [type(action) for action in actions] == [GiveUp]
+    assert actions[0].checkpoint == n(4)
+    assert state.blocked == {B}
+    state, actions = play(state, ("b", A, n(5)))
+    assert actions == [Take(n(5))]
 
 
-@both
-def test_an_older_barrier_behind_a_newer_one_is_let_go(make: Any) -> None:
-    """bug-B1: 5 completes although 4 still comes on another channel."""
-    machine = make(A, B)
-    machine("abort", CheckpointId(4))
-    machine("barrier", A, CheckpointId(5))
-    machine("barrier", B, CheckpointId(4))
-    assert machine.taken == []
-    machine("barrier", B, CheckpointId(5))
-    assert machine.taken == [5]
+def test_an_obsolete_barrier_behind_a_newer_one_is_let_go() -> None:
+    """bug-B1: chk 4 was declined upstream; 5 comes first on one channel, 4 on the other."""
+    _, actions = play(open_(A, B), ("b", A, n(5)), ("b", B, n(4)), ("b", B, n(5)))
+    assert actions == [Take(n(5))]
 
 
-@both
-def test_a_snapshot_is_never_taken_again_or_out_of_order(make: Any) -> None:
-    """bug-B2: 1 is told after 2 was taken."""
-    machine = make(A)
-    machine("barrier", A, N2)
-    assert machine("barrier", A, N1) == (Ignored(alignment.Why.STALE),)
-    assert machine("trigger", N1) == (Ignored(alignment.Why.STALE),)
-    assert machine("abort", N2) == (Ignored(alignment.Why.STALE),)
-    assert machine.taken == [2]
+def test_an_abort_between_the_barriers_unblocks() -> None:
+    """B11, bug-B5: A has 1 and 2, B has the abort of 1 and then 2."""
+    state, actions = play(open_(A, B), ("b", A, n(1)), ("abort", n(1)))
+    assert state.blocked == frozenset()
+    state, actions = play(state, ("b", A, n(2)), ("b", B, n(2)))
+    assert actions == [Take(n(2))]
 
 
-STATES = [
-    Alignment(frozenset()),
-    Alignment(frozenset({A, B})),
-    Alignment(frozenset({A, B}), Aligning(N2, frozenset({A}))),
-    Alignment(frozenset({A, B}), Idle(), N1, frozenset({N3}), frozenset({N2})),
-    Counting(frozenset({A, B}), {N2: frozenset({A})}, N1, frozenset({N3}), frozenset({N2})),
-    Counting(frozenset()),
-]
+def test_a_barrier_of_an_aborted_snapshot_starts_nothing_wherever_it_still_is() -> None:
+    """B11, C4."""
+    state, actions = play(open_(A, B), ("abort", n(1)), ("b", A, n(1)), ("b", B, n(1)))
+    assert actions == []
+    assert state.blocked == frozenset()
+
+
+def test_an_abort_of_one_snapshot_leaves_the_next_alone() -> None:
+    """B11, bug-A5."""
+    _, actions = play(open_(A, B), ("b", A, n(2)), ("abort", n(1)), ("b", B, n(1)), ("b", B, n(2)))
+    assert actions == [Take(n(2))]
+
+
+def test_a_lost_barrier_holds_up_only_its_own_snapshot() -> None:
+    """bug-B11: B never gets barrier 1; 2 completes all the same."""
+    state, actions = play(open_(A, B), ("b", A, n(1)), ("b", B, n(2)), ("b", A, n(2)))
+    assert Take(n(2)) in actions
+    assert state.blocked == frozenset()
+
+
+# ---- ends
+
+
+def test_an_ended_channel_owes_no_barrier() -> None:
+    """B10."""
+    _, actions = play(open_(A, B), ("b", A, n(1)), ("end", B))
+    assert actions == [Take(n(1))]
+
+
+def test_a_subtask_without_open_inputs_goes_by_the_trigger() -> None:
+    """B10, bug-B7: the barrier comes by message because no channel could bring it."""
+    state, actions = play(open_(A), ("end", A), ("trigger", n(3)))
+    assert actions == [Take(n(3))]
+    assert state.blocked == frozenset()
+
+
+def test_the_last_end_takes_what_was_announced_in_order_of_ids() -> None:
+    """B10."""
+    _, actions = play(open_(A), ("trigger", n(2)), ("trigger", n(1)), ("end", A))
+    assert actions == [Take(n(1)), Take(n(2))]
+
+
+def test_an_end_that_comes_again_changes_nothing() -> None:
+    """B10: End is idempotent."""
+    state, _ = play(open_(A, B), ("end", A))
+    again, actions = on_end(state, A)
+    assert again == state
+    assert actions == (Ignored(Why.REPEATED),)
+
+
+def test_an_aborted_announcement_is_not_taken_at_the_end() -> None:
+    """B11."""
+    _, actions = play(open_(A), ("trigger", n(1)), ("abort", n(1)), ("end", A))
+    assert actions == []
+
+
+# ---- every state answers every event
+
+STATES = {
+    "idle": open_(A, B),
+    "announced": play(open_(A, B), ("trigger", n(5)))[0],
+    "aligning": play(open_(A, B), ("b", A, n(5)))[0],
+    "aligning, next announced": play(open_(A, B), ("b", A, n(5)), ("trigger", n(6)))[0],
+    "aborted": play(open_(A, B), ("abort", n(5)))[0],
+    "taken": play(open_(A, B), ("b", A, n(5)), ("b", B, n(5)))[0],
+    "one ended": play(open_(A, B), ("end", A))[0],
+    "all ended": play(open_(A, B), ("end", A), ("end", B))[0],
+    "source": open_(),
+}
 EVENTS = [
-    *(("trigger", n) for n in (N1, N2, N3)),
-    *(("abort", n) for n in (N1, N2, N3)),
-    *(("barrier", channel, n) for channel in (A, B) for n in (N1, N2, N3)),
-    *(("end", channel) for channel in (A, B)),
+    *[("b", channel, n(i)) for channel in (A, B) for i in (4, 5, 6)],
+    *[("trigger", n(i)) for i in (4, 5, 6)],
+    *[("abort", n(i)) for i in (4, 5, 6)],
+    ("end", A),
+    ("end", B),
 ]
 
 
-@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("name", STATES)
 @pytest.mark.parametrize("event", EVENTS, ids=str)
-def test_every_state_answers_every_event_and_a_refusal_changes_nothing(
-    state: Alignment | Counting, event: tuple[Any, ...]
-) -> None:
-    machine = Machine(state)
-    actions = machine(*event)
-    assert machine.state.last >= state.last
-    assert machine.state.open <= state.open
-    stale = (Ignored(alignment.Why.STALE),), (Ignored(alignment.Why.REPEATED),)
-    if actions in stale:
-        assert machine.state == state
-    for checkpoint in takes(actions):
-        assert not state.is_over(checkpoint)
-        assert machine.state.is_over(checkpoint)
+def test_every_state_answers_every_event(name: str, event: tuple) -> None:
+    """A refused event changes nothing; a snapshot is taken at most once; ids only grow."""
+    state = STATES[name]
+    what, *rest = event
+    step = {"b": on_barrier, "end": on_end, "trigger": on_trigger, "abort": on_abort}[what]
+    after, actions = step(state, *rest)
+    if actions in ((Ignored(Why.STALE),), (Ignored(Why.REPEATED),)):
+        assert after == state
+    assert after.last >= state.last
+    for action in actions:
+        if isinstance(action, Take):
+            assert not state.is_over(action.checkpoint)
+            assert after.is_over(action.checkpoint)
+    assert after.blocked <= after.open
+    assert not any(checkpoint <= after.last for checkpoint in after.dead | after.announced)
 
 
-@given(st.data())
-def test_a_snapshot_is_taken_exactly_between_what_is_before_and_behind_its_barriers(
-    data: st.DataObject,
-) -> None:
-    """B1-B3, B12, I2: any interleaving of the channels, with some snapshots aborted."""
-    channels = [A, B, C][: data.draw(st.integers(1, 3))]
-    ids = [CheckpointId(n) for n in range(1, data.draw(st.integers(2, 5)))]
-    aborted = set(data.draw(st.lists(st.sampled_from(ids), unique=True, max_size=2)))
-    queues: dict[ChannelId, list[Any]] = {c: [x for n in ids for x in ("row", n)] for c in channels}
-    machine = aligned(*channels)
-    for checkpoint in sorted(aborted):
-        machine("abort", checkpoint)
-    seen = dict.fromkeys(channels, 0)
-    while any(queues.values()):
-        readable = [c for c in channels if queues[c] and c not in machine.state.blocked]
-        assert readable, "deadlock"
-        channel = data.draw(st.sampled_from(readable))
-        frame = queues[channel].pop(0)
-        if frame == "row":
-            seen[channel] += 1
-            continue
-        for checkpoint in takes(machine("barrier", channel, frame)):
-            assert set(seen.values()) == {checkpoint}, "rows of the wrong side are in the snapshot"
-    assert machine.taken == [n for n in ids if n not in aborted]
+# ---- random lives
+
+
+class AlignmentLife(RuleBasedStateMachine):
+    """Channels that deliver increasing barriers, with some left out, aborts at any time, and ends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state = open_(A, B, C)
+        self.sent = dict.fromkeys((A, B, C), 0)
+        self.taken: list[int] = []
+        self.aborted: set[int] = set()
+
+    def _do(self, step: tuple) -> None:
+        before = self.state.last
+        self.state, actions = step
+        for action in actions:
+            if isinstance(action, Take):
+                assert action.checkpoint > before
+                assert action.checkpoint not in self.aborted
+                owing = [c for c in self.state.open if self.sent[c] < action.checkpoint]
+                assert not owing, f"taken although {owing} may still bring rows of it"
+                self.taken.append(action.checkpoint)
+
+    @rule(channel=st.sampled_from((A, B, C)), skip=st.integers(1, 2))
+    def barrier(self, channel: ChannelId, skip: int) -> None:
+        if channel in self.state.open and channel not in self.state.blocked:
+            self.sent[channel] += skip
+            self._do(on_barrier(self.state, channel, n(self.sent[channel])))
+
+    @rule(channel=st.sampled_from((A, B, C)))
+    def end(self, channel: ChannelId) -> None:
+        if channel not in self.state.blocked:
+            self._do(on_end(self.state, channel))
+
+    @rule(id=st.integers(1, 12))
+    def abort(self, id: int) -> None:
+        if id not in self.taken:
+            self.aborted.add(id)
+        self._do(on_abort(self.state, n(id)))
+
+    @rule(id=st.integers(1, 12))
+    def trigger(self, id: int) -> None:
+        self._do(on_trigger(self.state, n(id)))
+
+    @precondition(lambda self: bool(self.state.blocked))
+    @rule()
+    def the_rest_delivers(self) -> None:
+        """Whoever is waited for can always end the wait."""
+        phase = self.state.phase
+        assert isinstance(phase, Aligning)
+        for channel in sorted(self.state.open - self.state.blocked):
+            if self.sent[channel] < phase.checkpoint and self.state.phase == phase:
+                self.sent[channel] = phase.checkpoint
+                self._do(on_barrier(self.state, channel, phase.checkpoint))
+                phase = self.state.phase
+                if not isinstance(phase, Aligning):
+                    break
+
+    @invariant()
+    def snapshots_are_taken_in_order_and_once(self) -> None:
+        assert self.taken == sorted(set(self.taken))
+
+    @invariant()
+    def only_open_channels_are_blocked_and_never_all(self) -> None:
+        assert self.state.blocked <= self.state.open
+        assert not self.state.open or self.state.blocked != self.state.open
+
+
+AlignmentLife.TestCase.settings = settings(
+    max_examples=150, stateful_step_count=30, deadline=None, derandomize=True
+)
+TestAlignmentLife = AlignmentLife.TestCase

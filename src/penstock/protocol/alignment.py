@@ -77,7 +77,9 @@ class Alignment:
 
     @property
     def blocked(self) -> frozenset[ChannelId]:
-        return self.phase.delivered if isinstance(self.phase, Aligning) else frozenset()
+        if isinstance(self.phase, Aligning):
+            return self.phase.delivered & self.open
+        return frozenset()
 
     @property
     def pending(self) -> frozenset[CheckpointId]:

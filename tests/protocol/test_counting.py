@@ -1,0 +1,106 @@
+"""At least once: barriers are counted, nothing is blocked. State by event."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.protocol.alignment import Ignored, Take, Why
+from penstock.protocol.counting import Counting, on_abort, on_barrier, on_end, on_trigger
+from penstock.protocol.ids import ChannelId, CheckpointId
+
+A, B = ChannelId(0, 0, 0), ChannelId(0, 1, 0)
+STEPS = {"b": on_barrier, "end": on_end, "trigger": on_trigger, "abort": on_abort}
+
+
+def n(number: int) -> CheckpointId:
+    return CheckpointId(number)
+
+
+def play(state: Counting, *events: tuple) -> tuple[Counting, list[object]]:
+    actions: list[object] = []
+    for what, *rest in events:
+        state, more = STEPS[what](state, *rest)
+        actions += [action for action in more if not isinstance(action, Ignored)]
+        assert state.blocked == frozenset(), "at least once never blocks a channel"
+    return state, actions
+
+
+def open_(*channels: ChannelId) -> Counting:
+    return Counting(frozenset(channels))
+
+
+def test_the_snapshot_is_taken_when_the_last_barrier_comes() -> None:
+    """B4."""
+    state, actions = play(open_(A, B), ("b", A, n(1)))
+    assert actions == []
+    _, actions = play(state, ("b", B, n(1)))
+    assert actions == [Take(n(1))]
+
+
+def test_several_snapshots_are_counted_at_once() -> None:
+    """B4, B6: A is two barriers ahead of B."""
+    _, actions = play(open_(A, B), ("b", A, n(1)), ("b", A, n(2)), ("b", B, n(1)), ("b", B, n(2)))
+    assert actions == [Take(n(1)), Take(n(2))]
+
+
+def test_a_newer_snapshot_ends_the_count_of_older_ones() -> None:
+    """B11: a barrier that never comes holds up nothing."""
+    state, actions = play(open_(A, B), ("b", A, n(1)), ("b", A, n(2)), ("b", B, n(2)))
+    assert actions == [Take(n(2))]
+    assert state.pending == frozenset()
+    _, actions = play(state, ("b", B, n(1)))
+    assert actions == []
+
+
+def test_an_aborted_count_is_let_go_and_late_barriers_with_it() -> None:
+    """B11, C4."""
+    _, actions = play(open_(A, B), ("b", A, n(1)), ("abort", n(1)), ("b", B, n(1)))
+    assert actions == []
+
+
+def test_an_ended_channel_counts_for_everything() -> None:
+    """B10."""
+    _, actions = play(open_(A, B), ("b", A, n(1)), ("b", A, n(2)), ("end", B))
+    assert actions == [Take(n(1)), Take(n(2))]
+
+
+def test_without_open_channels_the_trigger_decides() -> None:
+    """B10."""
+    _, actions = play(open_(A), ("trigger", n(1)), ("end", A), ("trigger", n(2)))
+    assert actions == [Take(n(1)), Take(n(2))]
+
+
+STATES = {
+    "idle": open_(A, B),
+    "announced": play(open_(A, B), ("trigger", n(5)))[0],
+    "counting": play(open_(A, B), ("b", A, n(5)))[0],
+    "counting two": play(open_(A, B), ("b", A, n(5)), ("b", A, n(6)))[0],
+    "aborted": play(open_(A, B), ("abort", n(5)))[0],
+    "taken": play(open_(A, B), ("b", A, n(5)), ("b", B, n(5)))[0],
+    "one ended": play(open_(A, B), ("end", A))[0],
+    "all ended": play(open_(A, B), ("end", A), ("end", B))[0],
+    "source": open_(),
+}
+EVENTS = [
+    *[("b", channel, n(i)) for channel in (A, B) for i in (4, 5, 6)],
+    *[(what, n(i)) for what in ("trigger", "abort") for i in (4, 5, 6)],
+    ("end", A),
+    ("end", B),
+]
+
+
+@pytest.mark.parametrize("name", STATES)
+@pytest.mark.parametrize("event", EVENTS, ids=str)
+def test_every_state_answers_every_event(name: str, event: tuple) -> None:
+    """A refused event changes nothing; a snapshot is taken at most once; ids only grow."""
+    state = STATES[name]
+    after, actions = STEPS[event[0]](state, *event[1:])
+    if actions in ((Ignored(Why.STALE),), (Ignored(Why.REPEATED),)):
+        assert after == state
+    assert after.last >= state.last
+    assert after.blocked == frozenset()
+    for action in actions:
+        if isinstance(action, Take):
+            assert not state.is_over(action.checkpoint)
+            assert after.is_over(action.checkpoint)
+    assert not any(k <= after.last for k in (*after.counts, *after.dead, *after.announced))
