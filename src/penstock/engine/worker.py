@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 
 from penstock.engine.attempt import Attempt
 from penstock.engine.journal import Journal
@@ -33,6 +34,7 @@ from penstock.protocol.messages import (
     Trigger,
 )
 
+_OURS = str(Path(__file__).parents[1])
 IDLE_MS = 100.0
 """The longest sleep: nothing is lost if a wake-up is."""
 
@@ -208,7 +210,7 @@ class Worker:
             type(error).__name__,
             message,
             operator=where,
-            traceback="".join(traceback.format_exception(error)),
+            traceback=_shown(error),
             journal=self._journal.last(),
             fatal=isinstance(error, PlanError | DataError | ConfigError),
         )
@@ -225,3 +227,12 @@ def _origin(spec: JobSpec, origin: str, own: CheckpointStore | None) -> Checkpoi
     if spec.open_origin is None:
         raise CheckpointCorrupt(f"this job cannot read checkpoints from {origin}")
     return spec.open_origin(origin)
+
+
+def _shown(error: BaseException) -> str:
+    """The traceback from the user's own code on; all of it where no user code was involved."""
+    first = error.__traceback__
+    while first is not None and first.tb_frame.f_code.co_filename.startswith(_OURS):
+        first = first.tb_next
+    lines = traceback.format_exception(type(error), error, first or error.__traceback__)
+    return "".join(lines)
