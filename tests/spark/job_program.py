@@ -14,6 +14,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -65,9 +66,9 @@ def say_how(run: Callable[[], object]) -> None:
 
 def cluster(folder: Path, rows: int) -> None:
     spark = session("local-cluster[2,2,1024]")
-    until(lambda: len(executors(spark.sparkContext)) == 2, within_s=40)
+    until(lambda: len(executors(spark.sparkContext)) == 2, within_s=60)
     job = start(spark, folder, rows)
-    jobs.more_checkpoints(job, 2)
+    jobs.more_checkpoints(job, 2, within_s=60)
     before = jobs.workers()
     victim, lost = next((each, below) for each in executor_jvms() if (below := jobs.workers(each)))
     say("workers", len(before), "on the victim", len(lost))
@@ -98,8 +99,12 @@ def session(master: str) -> Any:
 
 
 def executor_jvms() -> list[int]:
-    family = psutil.Process().children(recursive=True)
-    return [p.pid for p in family if "CoarseGrainedExecutorBackend" in " ".join(p.cmdline())]
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            if "CoarseGrainedExecutorBackend" in " ".join(process.cmdline()):
+                found.append(process.pid)
+    return found
 
 
 # ---- Spark is stopped
