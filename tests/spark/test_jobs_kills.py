@@ -58,3 +58,47 @@ def test_ten_kills_change_nothing_in_the_output_and_leave_nothing_behind(
     jobs.assert_totals(sums.to_table(), rows)
     traces.none_left()
     assert not list((tmp_path / "out").glob("_staging/**/*.parquet"))
+
+
+@pytest.mark.timeout(120)
+def test_losing_all_workers_and_one_more_while_recovering(spark: Any, tmp_path: Path) -> None:
+    """R1, I1, I2: failures during recovery; the job goes on from the same checkpoint."""
+    rows, sink = 8_000, pen.CollectSink()
+    pipeline = jobs.count_up(jobs.source(rows, rate=3_000)).to(sink)
+    chk = jobs.config(tmp_path / "chk")
+    job = pipeline.start(spark, parallelism=2, checkpoint=chk, restart=jobs.AT_ONCE)
+    with jobs.running(job):
+        jobs.more_checkpoints(job)
+        before = jobs.workers()
+        for pid in before:
+            os.kill(pid, signal.SIGKILL)
+        until(lambda: len(set(jobs.workers()) - set(before)) == 2, within_s=30)
+        os.kill(jobs.workers()[0], signal.SIGKILL)
+        jobs.finish(job)
+    jobs.assert_numbered(sink.to_table(), rows)
+
+
+@pytest.mark.timeout(120)
+def test_a_worker_that_stands_still_is_replaced_and_does_no_harm_when_it_wakes_up(
+    spark: Any, tmp_path: Path
+) -> None:
+    """R1, I1, I18, bug-F20: a zombie of an old attempt commits nothing and leaves."""
+    rows, sink = 9_000, pen.CollectSink()
+    stream = jobs.source(rows, rate=2_000)
+    files = stream.to(pen.FileSink(str(tmp_path / "out")))
+    chk = jobs.config(tmp_path / "chk")
+    job = pen.Pipeline(files, jobs.count_up(stream).to(sink)).start(
+        spark, parallelism=2, checkpoint=chk, restart=jobs.AT_ONCE
+    )
+    with jobs.running(job):
+        jobs.more_checkpoints(job)
+        asleep = jobs.workers()[0]
+        os.kill(asleep, signal.SIGSTOP)
+        until(lambda: jobs.restarts(job) == 1, within_s=30)
+        jobs.more_checkpoints(job)
+        if jobs.runs(asleep):
+            os.kill(asleep, signal.SIGCONT)
+        until(lambda: not jobs.runs(asleep))
+        jobs.finish(job)
+    jobs.assert_numbered(sink.to_table(), rows)
+    jobs.assert_each_once(jobs.read_parts(tmp_path / "out")["i"].to_pylist(), rows)
