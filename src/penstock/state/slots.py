@@ -135,16 +135,17 @@ class SlotTable:
             found[rest] = 0
             return found
         if len(rest):
-            homes = self._home(hashes.take(rest)).tolist()
             starts = (place.take(rest) + 1).tolist()
-            for row, key, start, home in zip(
-                rest.tolist(), keys.take(rest).tolist(), starts, homes, strict=True
+            for row, key, start in zip(
+                rest.tolist(), keys.take(rest).tolist(), starts, strict=True
             ):
-                found[row] = self._find_one(key, start, home + self._reach + 1)
+                found[row] = self._find_one(key, start)
         return found
 
-    def _find_one(self, key: int, start: int, stop: int) -> int:
-        """Slot + 1 of a key that lies in none of the entries before `start`."""
+    def _find_one(self, key: int, start: int) -> int:
+        """Slot + 1 of a key whose home lies before `start`, and which is in none of the entries up to there.
+        Looking a little beyond its reach does no harm: it cannot be there."""
+        stop = start + self._reach
         for at in range(start, stop, RUN):
             end = min(at + RUN, stop)
             slots = self._slots[at:end].tolist()
