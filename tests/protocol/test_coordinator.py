@@ -1,12 +1,10 @@
-"""The checkpoint coordinator: triggers, answers, limits, endings."""
+"""The checkpoint coordinator: what is triggered when, and what becomes of each snapshot."""
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
-
 import pytest
 
-from penstock.protocol import coordinator as machine
+from penstock.protocol.commit import CommitPermit
 from penstock.protocol.coordinator import (
     Aborted,
     Completed,
@@ -17,6 +15,7 @@ from penstock.protocol.coordinator import (
     Ignored,
     Late,
     Persist,
+    Persisting,
     Reason,
     SendAbort,
     SendTrigger,
@@ -24,277 +23,435 @@ from penstock.protocol.coordinator import (
 )
 from penstock.protocol.ids import AttemptId, CheckpointId, SubtaskId
 from penstock.protocol.messages import SnapshotKind
+from penstock.protocol.recovery import IDS_RESERVED
 from penstock.protocol.snapshot import SubtaskSnapshot
 
-SUBTASKS = [SubtaskId(0, 0), SubtaskId(0, 1), SubtaskId(1, 0)]
+X, Y = SubtaskId(0, 0), SubtaskId(0, 1)
 E1, E2 = AttemptId(1), AttemptId(2)
-T = TypeVar("T")
+CHECKPOINT, FINAL, STOP = SnapshotKind.CHECKPOINT, SnapshotKind.FINAL, SnapshotKind.STOP
 
 
-def only(actions: list[machine.Action], kind: type[T]) -> list[T]:
-    return [action for action in actions if isinstance(action, kind)]
+def n(number: int) -> CheckpointId:
+    return CheckpointId(number)
 
 
-def running(now_ms: float = 0.0, **config: Any) -> Coordinator:
-    options: dict[str, Any] = {"every_ms": 100, "timeout_ms": 1_000, "tolerable_failures": 99}
-    made = Coordinator(CoordinatorConfig(**{**options, **config}))
-    made.attempt_started(E1, SUBTASKS, CheckpointId(0), now_ms)
+def part(subtask: SubtaskId) -> SubtaskSnapshot:
+    return SubtaskSnapshot(subtask, {})
+
+
+def running(next_id: int = 1, completed: tuple = (), **config: object) -> Coordinator:
+    """An attempt of two subtasks runs since time 0."""
+    given = {"every_ms": 100, **config}
+    made = Coordinator(CoordinatorConfig(**given), n(next_id), completed)  # type: ignore[arg-type]
+    made.attempt_started(E1, (X, Y), max(completed, default=n(0)), 0.0)
     return made
 
 
-def ack(
-    made: Coordinator, checkpoint: int, *subtasks: SubtaskId, attempt: AttemptId = E1, at: float = 0
-) -> list[machine.Action]:
-    parts = [SubtaskSnapshot(subtask, {}) for subtask in subtasks]
-    return made.acked(attempt, CheckpointId(checkpoint), parts, at)
+def triggered(**config: object) -> Coordinator:
+    """Snapshot 1 collects since time 100."""
+    made = running(**config)
+    assert made.tick(100.0) == [SendTrigger(n(1), CHECKPOINT)]
+    return made
 
 
-def complete(made: Coordinator, checkpoint: int, at: float) -> list[machine.Action]:
-    ack(made, checkpoint, *SUBTASKS, at=at)
-    return made.persisted(E1, CheckpointId(checkpoint), at)
+def complete(made: Coordinator, checkpoint: CheckpointId, now_ms: float) -> list:
+    made.acked(E1, checkpoint, [part(X), part(Y)], now_ms)
+    return made.persisted(E1, checkpoint, now_ms)
+
+
+def kinds(actions: list) -> list[type]:
+    return [type(action) for action in actions]
 
 
 # ---- triggering
 
 
-def test_snapshots_are_triggered_periodically_with_increasing_ids() -> None:
-    """B1, C1."""
+def test_it_triggers_periodically_with_ids_that_grow() -> None:
+    """C1, B1."""
     made = running()
-    assert made.tick(99) == []
-    assert made.tick(100) == [SendTrigger(CheckpointId(1), SnapshotKind.CHECKPOINT)]
-    complete(made, 1, 150)
-    assert made.tick(199) == []
-    assert made.tick(200) == [SendTrigger(CheckpointId(2), SnapshotKind.CHECKPOINT)]
+    assert made.tick(99.9) == []
+    assert made.tick(100.0) == [SendTrigger(n(1), CHECKPOINT)]
+    complete(made, n(1), 130.0)
+    assert made.tick(199.9) == []
+    assert made.tick(200.0) == [SendTrigger(n(2), CHECKPOINT)]
 
 
-def test_a_person_may_ask_for_one_at_any_time() -> None:
-    """C1."""
-    made = running()
-    assert only(made.request(10), SendTrigger)
-    assert made.request(11) == []
-    follow_up = complete(made, 1, 20)
-    assert only(follow_up, SendTrigger) == [SendTrigger(CheckpointId(2), SnapshotKind.CHECKPOINT)]
-
-
-def test_nothing_is_triggered_while_no_attempt_runs() -> None:
-    """bug-A4, bug-A10."""
+def test_nothing_is_triggered_before_every_subtask_runs() -> None:
+    """bug-A10, bug-A4: without a running attempt there is no trigger and no id is used."""
     made = Coordinator(CoordinatorConfig(every_ms=100))
-    assert made.tick(1_000) == []
-    assert made.request(1_000) == [Ignored(Late.NOT_RUNNING)]
-    assert made.request_last(SnapshotKind.STOP, 1_000) == [Ignored(Late.NOT_RUNNING)]
+    assert made.tick(1_000.0) == []
+    assert made.request(1_000.0) == [Ignored(Late.NOT_RUNNING)]
+    assert made.request_last(STOP, 1_000.0) == [Ignored(Late.NOT_RUNNING)]
+    assert made.next_id == 1
+    assert made.wake_ms(0.0) is None
+
+
+def test_after_the_attempt_has_ended_nothing_is_triggered() -> None:
+    """bug-A4."""
+    made = running()
+    made.attempt_ended(50.0)
+    assert made.tick(500.0) == []
     assert made.next_id == 1
 
 
-def test_no_more_snapshots_are_pending_than_allowed() -> None:
-    """B6, I26."""
-    made = running(max_concurrent=2)
-    for now in (100, 200, 300, 400):
-        made.tick(now)
-    assert [n for n, _ in made.live()] == [1, 2]
+def test_a_request_does_not_wait_for_the_period() -> None:
+    """C1."""
+    made = running(every_ms=None)
+    assert made.tick(10_000.0) == []
+    assert made.request(10_000.0) == [SendTrigger(n(1), CHECKPOINT)]
 
 
-def test_the_pause_counts_from_the_end_of_the_last_snapshot() -> None:
+def test_a_request_while_one_is_pending_is_served_afterwards() -> None:
+    """C1, B6, bug-A5: three requests, an abort, and all of them run."""
+    made = running(every_ms=None, tolerable_failures=5)
+    assert made.request(0.0) == [SendTrigger(n(1), CHECKPOINT)]
+    assert made.request(1.0) == []
+    assert made.request(2.0) == []
+    assert SendTrigger(n(2), CHECKPOINT) in made.declined(E1, n(1), "no", 3.0)
+    assert SendTrigger(n(3), CHECKPOINT) in complete(made, n(2), 4.0)
+    assert kinds(complete(made, n(3), 5.0)) == [Completed]
+
+
+def test_at_most_max_concurrent_are_pending() -> None:
     """B6."""
-    made = running(min_pause_ms=500)
-    made.tick(100)
-    complete(made, 1, 300)
-    assert made.tick(799) == []
-    assert only(made.tick(800), SendTrigger)
+    made = running(max_concurrent=2)
+    assert made.tick(100.0) == [SendTrigger(n(1), CHECKPOINT)]
+    assert made.tick(200.0) == [SendTrigger(n(2), CHECKPOINT)]
+    assert made.tick(300.0) == []
+    assert SendTrigger(n(3), CHECKPOINT) in complete(made, n(1), 310.0)
 
 
-def test_it_says_when_it_wants_to_be_woken() -> None:
-    made = running()
-    assert made.wake_ms(0) == 100
-    made.tick(100)
-    assert made.wake_ms(100) == 1_100
-    complete(made, 1, 150)
-    assert made.wake_ms(150) == 200
+def test_a_persisting_snapshot_still_counts_as_pending() -> None:
+    """B6."""
+    made = triggered()
+    made.acked(E1, n(1), [part(X), part(Y)], 110.0)
+    assert made.tick(500.0) == []
 
 
-# ---- answers
+@pytest.mark.parametrize(("now_ms", "due"), [(179.9, False), (180.0, True), (180.1, True)])
+def test_the_pause_between_two_is_kept(now_ms: float, due: bool) -> None:
+    """B6."""
+    made = triggered(every_ms=10, min_pause_ms=50)
+    made.tick(100.0)
+    complete(made, n(1), 130.0)
+    assert (made.tick(now_ms) == [SendTrigger(n(2), CHECKPOINT)]) is due
+
+
+def test_the_pause_holds_for_requests_too() -> None:
+    """B6."""
+    made = running(every_ms=None, min_pause_ms=50)
+    made.request(0.0)
+    complete(made, n(1), 10.0)
+    assert made.request(20.0) == []
+    assert made.wake_ms(20.0) == 60.0
+    assert made.tick(60.0) == [SendTrigger(n(2), CHECKPOINT)]
+
+
+# ---- timeouts
+
+
+@pytest.mark.parametrize(("now_ms", "expired"), [(1099.0, False), (1100.0, True), (1101.0, True)])
+def test_a_snapshot_expires_at_its_timeout(now_ms: float, expired: bool) -> None:
+    """B6, C4: at t-1, t and t+1."""
+    made = running(every_ms=100, timeout_ms=1_000)
+    made.tick(100.0)
+    actions = made.tick(now_ms)
+    assert (SendAbort(n(1)) in actions) is expired
+    if expired:
+        aborted = next(a for a in actions if isinstance(a, Aborted))
+        assert aborted.reason is Reason.TIMEOUT
+        assert aborted.owed == {X, Y}
+        assert Discard(n(1)) in actions
+
+
+def test_the_last_ack_before_the_timeout_completes() -> None:
+    """B6: persisting does not expire; whether it exists is for storage to say."""
+    made = running(timeout_ms=1_000)
+    made.tick(100.0)
+    assert kinds(made.acked(E1, n(1), [part(X), part(Y)], 1099.0)) == [Persist]
+    assert made.tick(2_000.0) == []
+
+
+def test_a_late_ack_of_an_expired_snapshot_frees_its_files() -> None:
+    """C4, bug-A1: chk 1 stays aborted and its files go."""
+    made = running(timeout_ms=1_000, tolerable_failures=3)
+    made.tick(100.0)
+    made.acked(E1, n(1), [part(X)], 200.0)
+    made.tick(1_100.0)
+    before = dict(made.unfinished), list(made.completed), made.failures_in_a_row
+    assert made.acked(E1, n(1), [part(Y)], 9_000.0) == [Ignored(Late.UNKNOWN), Discard(n(1))]
+    assert (dict(made.unfinished), list(made.completed), made.failures_in_a_row) == before
+
+
+# ---- acknowledgements
 
 
 def test_a_snapshot_is_complete_when_nobody_owes_and_the_metadata_is_durable() -> None:
-    """C2, C3, I5, I9."""
-    made = running()
-    made.tick(100)
-    assert ack(made, 1, SUBTASKS[0]) == []
-    assert ack(made, 1, SUBTASKS[1]) == []
-    (persist,) = ack(made, 1, SUBTASKS[2])
+    """C2, C3."""
+    made = triggered()
+    assert made.acked(E1, n(1), [part(X)], 110.0) == []
+    (persist,) = made.acked(E1, n(1), [part(Y)], 120.0)
     assert isinstance(persist, Persist)
-    assert set(persist.acks) == set(SUBTASKS)
+    assert persist.acks.keys() == {X, Y}
     assert made.newest_completed == 0
-    (completed,) = only(made.persisted(E1, CheckpointId(1), 120), Completed)
-    assert completed.permit.checkpoint == 1
+    (completed,) = made.persisted(E1, n(1), 130.0)
+    assert completed.permit == CommitPermit(E1, n(1))
     assert made.newest_completed == 1
 
 
-def test_an_ack_that_comes_twice_counts_once() -> None:
+def test_a_duplicate_ack_counts_once() -> None:
     """C2: who still owes is tracked, not how many answered."""
-    made = running()
-    made.tick(100)
-    ack(made, 1, SUBTASKS[0])
-    assert ack(made, 1, SUBTASKS[0]) == [Ignored(Late.DUPLICATE)]
-    assert ack(made, 1, SUBTASKS[0]) == [Ignored(Late.DUPLICATE)]
-    assert only(ack(made, 1, SUBTASKS[1]), Persist) == []
+    made = triggered()
+    made.acked(E1, n(1), [part(X)], 110.0)
+    assert made.acked(E1, n(1), [part(X)], 111.0) == [Ignored(Late.DUPLICATE)]
+    assert made.unfinished[n(1)].owed == {Y}  # type: ignore[union-attr]
 
 
-def test_an_ack_while_the_metadata_is_written_changes_nothing() -> None:
-    made = running()
-    made.tick(100)
-    ack(made, 1, *SUBTASKS)
-    assert ack(made, 1, SUBTASKS[0]) == [Ignored(Late.DUPLICATE)]
+def test_acks_after_all_have_come_change_nothing() -> None:
+    """I6."""
+    made = triggered()
+    made.acked(E1, n(1), [part(X), part(Y)], 110.0)
+    assert made.acked(E1, n(1), [part(X)], 111.0) == [Ignored(Late.DUPLICATE)]
+    made.persisted(E1, n(1), 112.0)
+    assert made.acked(E1, n(1), [part(X)], 113.0) == [Ignored(Late.COMPLETED)]
+    assert made.persisted(E1, n(1), 114.0) == [Ignored(Late.UNKNOWN)]
 
 
-def test_acks_of_another_attempt_are_ignored() -> None:
-    """C7, I18."""
-    made = running()
-    made.tick(100)
-    assert ack(made, 1, *SUBTASKS, attempt=E2) == [Ignored(Late.OTHER_ATTEMPT)]
-    assert made.declined(E2, CheckpointId(1), "late", 110) == [Ignored(Late.OTHER_ATTEMPT)]
-    assert [n for n, _ in made.live()] == [1]
+def test_an_ack_of_another_attempt_is_ignored() -> None:
+    """C7."""
+    made = triggered()
+    assert made.acked(E2, n(1), [part(X), part(Y)], 110.0) == [Ignored(Late.OTHER_ATTEMPT)]
+    assert made.declined(E2, n(1), "no", 110.0) == [Ignored(Late.OTHER_ATTEMPT)]
+    assert n(1) in made.unfinished
 
 
-def test_a_late_ack_is_thrown_away_with_its_files_unless_the_snapshot_is_complete() -> None:
-    """C4, bug-A1, I6."""
-    made = running(timeout_ms=1_000)
-    made.tick(100)
-    made.tick(1_100)
-    late = ack(made, 1, SUBTASKS[0], at=5_000)
-    assert late == [Ignored(Late.UNKNOWN), Discard(CheckpointId(1))]
-    complete(made, 2, 5_000)
-    assert ack(made, 2, SUBTASKS[0], at=5_001) == [Ignored(Late.COMPLETED)]
+def test_an_ack_of_a_subtask_that_is_not_asked_for_does_not_count() -> None:
+    made = triggered()
+    assert made.acked(E1, n(1), [part(SubtaskId(9, 9))], 110.0) == [Ignored(Late.DUPLICATE)]
 
 
-def test_a_decline_aborts_and_the_next_one_is_triggered() -> None:
-    """C4, bug-A8."""
-    made = running()
-    made.tick(100)
-    actions = made.declined(E1, CheckpointId(1), "disk full", 250)
-    (aborted,) = only(actions, Aborted)
-    assert (aborted.reason, aborted.detail) == (Reason.DECLINED, "disk full")
-    assert aborted.owed == frozenset(SUBTASKS)
-    assert only(actions, SendAbort) == [SendAbort(CheckpointId(1))]
-    assert only(actions, Discard) == [Discard(CheckpointId(1))]
-    assert only(actions, SendTrigger) == [SendTrigger(CheckpointId(2), SnapshotKind.CHECKPOINT)]
-
-
-@pytest.mark.parametrize(("now", "expired"), [(1_099, False), (1_100, True), (1_101, True)])
-def test_a_snapshot_expires_at_its_timeout_and_not_before(now: float, expired: bool) -> None:
-    """B6, C4."""
-    made = running()
-    made.tick(100)
-    aborted = only(made.tick(now), Aborted)
-    assert [a.reason for a in aborted] == ([Reason.TIMEOUT] if expired else [])
-
-
-def test_the_last_ack_at_the_moment_of_the_timeout_is_in_time_if_it_is_heard_first() -> None:
-    made = running()
-    made.tick(100)
-    ack(made, 1, *SUBTASKS, at=1_100)
-    assert only(made.tick(1_100), Aborted) == []
-    assert only(made.persisted(E1, CheckpointId(1), 1_200), Completed)
-
-
-# ---- endings
-
-
-def test_completing_one_subsumes_older_ones_and_keeps_as_many_as_wanted() -> None:
-    """C5, I8."""
-    made = running(max_concurrent=3, keep=2)
-    for now in (100, 200, 300):
-        made.tick(now)
-    actions = complete(made, 2, 320)
-    (aborted,) = only(actions, Aborted)
-    assert (aborted.checkpoint, aborted.reason) == (1, Reason.SUBSUMED)
-    assert [n for n, _ in made.live()] == [3]
-    assert only(actions, Subsume) == []
-    complete(made, 3, 330)
-    made.tick(500)
-    assert only(complete(made, 4, 510), Subsume) == [Subsume((CheckpointId(2),))]
-    assert made.completed == [3, 4]
-
-
-def test_a_subsumed_snapshot_is_no_failure_and_neither_is_its_decline() -> None:
-    """bug-A7."""
-    made = running(max_concurrent=2, tolerable_failures=0)
-    made.tick(100)
-    made.tick(200)
-    assert only(complete(made, 2, 220), FailAttempt) == []
-    assert made.declined(E1, CheckpointId(1), "late", 230) == [Ignored(Late.UNKNOWN)]
-    assert made.failures_in_a_row == 0
-
-
-def test_too_many_failures_in_a_row_fail_the_attempt_and_a_success_forgives_them() -> None:
-    """B6."""
-    made = running(tolerable_failures=1)
-    made.tick(100)
-    assert only(made.declined(E1, CheckpointId(1), "no", 110), FailAttempt) == []
-    made.tick(200)
-    complete(made, 2, 210)
-    made.tick(300)
-    assert only(made.declined(E1, CheckpointId(3), "no", 310), FailAttempt) == []
-    made.tick(400)
-    (failed,) = only(made.declined(E1, CheckpointId(4), "no", 410), FailAttempt)
-    assert "2 in a row" in failed.reason
-
-
-def test_metadata_that_could_not_be_written_aborts_the_snapshot() -> None:
-    """C3."""
-    made = running()
-    made.tick(100)
-    ack(made, 1, *SUBTASKS)
-    (aborted,) = only(made.persist_failed(CheckpointId(1), "disk full", 120), Aborted)
-    assert aborted.reason is Reason.NOT_DURABLE
-    assert made.newest_completed == 0
-    assert made.persisted(E1, CheckpointId(1), 130) == [Ignored(Late.UNKNOWN)]
-
-
-def test_the_end_of_an_attempt_aborts_what_is_collected_but_not_what_is_persisted() -> None:
-    """R1: whether a persisting one is complete is for storage to say."""
+def test_files_of_one_pending_snapshot_survive_answers_to_another() -> None:
+    """bug-A2: two are pending, acks come in any order, nothing pending is deleted."""
     made = running(max_concurrent=2)
-    made.tick(100)
-    made.tick(200)
-    ack(made, 1, *SUBTASKS)
-    actions = made.attempt_ended(210)
-    assert [a.checkpoint for a in only(actions, Aborted)] == [2]
-    assert only(made.persisted(E1, CheckpointId(1), 220), Completed)
+    made.tick(100.0)
+    made.tick(200.0)
+    actions = made.acked(E1, n(2), [part(X)], 210.0) + made.acked(E1, n(1), [part(Y)], 211.0)
+    assert not [a for a in actions if isinstance(a, Discard)]
+    assert kinds(made.acked(E1, n(1), [part(X)], 212.0)) == [Persist]
+
+
+# ---- failures
+
+
+def test_a_decline_aborts_everywhere_and_frees_the_files() -> None:
+    """C4."""
+    made = triggered(tolerable_failures=1)
+    actions = made.declined(E1, n(1), "disk full", 110.0)
+    assert kinds(actions) == [SendAbort, Aborted, Discard]
+    assert actions[1].reason is Reason.DECLINED
+    assert actions[1].detail == "disk full"
+    assert made.live() == ()
+
+
+def test_the_next_one_comes_although_one_failed() -> None:
+    """bug-A8, I25."""
+    made = triggered(tolerable_failures=1)
+    made.declined(E1, n(1), "no", 110.0)
+    assert made.tick(200.0) == [SendTrigger(n(2), CHECKPOINT)]
+
+
+def test_more_failures_in_a_row_than_tolerated_fail_the_attempt() -> None:
+    """B6."""
+    made = triggered(tolerable_failures=1, every_ms=100)
+    assert FailAttempt not in kinds(made.declined(E1, n(1), "no", 110.0))
+    made.tick(200.0)
+    actions = made.declined(E1, n(2), "no", 210.0)
+    assert kinds(actions) == [SendAbort, Aborted, Discard, FailAttempt]
+    assert "2 in a row, 1 tolerated" in actions[-1].reason
+
+
+def test_a_success_forgives_the_failures_before_it() -> None:
+    """B6."""
+    made = triggered(tolerable_failures=1)
+    made.declined(E1, n(1), "no", 110.0)
+    made.tick(200.0)
+    complete(made, n(2), 210.0)
+    made.tick(300.0)
+    assert FailAttempt not in kinds(made.declined(E1, n(3), "no", 310.0))
+
+
+def test_a_decline_of_a_snapshot_that_is_over_counts_for_nothing() -> None:
+    """bug-A7: 2 completes, then declines of 1 and 2 come."""
+    made = running(max_concurrent=2)
+    made.tick(100.0)
+    made.tick(200.0)
+    complete(made, n(2), 210.0)
+    for late in (n(1), n(2)):
+        assert made.declined(E1, late, "late", 220.0) == [Ignored(Late.UNKNOWN)]
     assert made.failures_in_a_row == 0
 
 
-def test_a_new_attempt_goes_on_with_new_ids_and_forgets_what_it_went_back_behind() -> None:
-    """C7, I7."""
-    made = running(keep=5)
-    for checkpoint in (1, 2):
-        made.tick(100 * checkpoint)
-        complete(made, checkpoint, 100 * checkpoint + 10)
-    made.attempt_ended(250)
-    made.attempt_started(E2, SUBTASKS, CheckpointId(1), 300)
-    assert made.completed == [1]
-    assert made.tick(400) == [SendTrigger(CheckpointId(3), SnapshotKind.CHECKPOINT)]
+def test_metadata_that_could_not_be_written_aborts() -> None:
+    """C3, C4."""
+    made = triggered(tolerable_failures=1)
+    made.acked(E1, n(1), [part(X), part(Y)], 110.0)
+    actions = made.persist_failed(n(1), "disk full", 120.0)
+    assert actions[1].reason is Reason.NOT_DURABLE
+    assert made.newest_completed == 0
+    assert made.persist_failed(n(1), "again", 130.0) == [Ignored(Late.UNKNOWN)]
 
 
-# ---- the last snapshot
+# ---- subsuming and keeping
 
 
-@pytest.mark.parametrize("kind", [SnapshotKind.FINAL, SnapshotKind.STOP])
-def test_a_last_snapshot_waits_for_the_pending_one_and_is_taken_once(kind: SnapshotKind) -> None:
-    """B10, I27, bug-A11."""
+def test_completing_one_ends_every_older_one() -> None:
+    """C5, I8."""
+    made = running(max_concurrent=3)
+    for now_ms in (100.0, 200.0, 300.0):
+        made.tick(now_ms)
+    actions = complete(made, n(2), 310.0)
+    aborted = [a for a in actions if isinstance(a, Aborted)]
+    assert [(a.checkpoint, a.reason) for a in aborted] == [(1, Reason.SUBSUMED)]
+    assert next(checkpoint for checkpoint, _ in made.live()) == 3
+    assert made.failures_in_a_row == 0
+
+
+@pytest.mark.parametrize("keep", [1, 2, 3])
+def test_as_many_as_asked_for_are_kept(keep: int) -> None:
+    """C5."""
+    made = running(keep=keep)
+    gone: list[int] = []
+    for i in range(1, 6):
+        made.tick(i * 100.0)
+        for action in complete(made, n(i), i * 100.0 + 10):
+            if isinstance(action, Subsume):
+                gone += action.checkpoints
+    assert made.completed == list(range(6 - keep, 6))
+    assert gone == list(range(1, 6 - keep))
+
+
+def test_one_that_becomes_durable_after_a_newer_one_is_kept_in_order() -> None:
+    """C5: the store took longer over 1 than over 2."""
+    made = running(max_concurrent=2, keep=1)
+    made.tick(100.0)
+    made.tick(200.0)
+    made.acked(E1, n(1), [part(X), part(Y)], 210.0)
+    complete(made, n(2), 220.0)
+    actions = made.persisted(E1, n(1), 230.0)
+    assert Subsume((n(1),)) in actions
+    assert made.newest_completed == 2
+
+
+# ---- attempts
+
+
+def test_the_end_of_an_attempt_aborts_what_collects_and_keeps_what_persists() -> None:
+    """C4: storage decides about the one whose metadata is being written."""
+    made = running(max_concurrent=2)
+    made.tick(100.0)
+    made.tick(200.0)
+    made.acked(E1, n(1), [part(X), part(Y)], 210.0)
+    actions = made.attempt_ended(220.0)
+    assert [a.checkpoint for a in actions if isinstance(a, Aborted)] == [2]
+    assert isinstance(made.unfinished[n(1)], Persisting)
+    (completed,) = made.persisted(E1, n(1), 230.0)
+    assert completed.permit == CommitPermit(E1, n(1))
+
+
+def test_the_end_of_an_attempt_is_no_failure_of_its_snapshots() -> None:
+    made = triggered()
+    made.attempt_ended(110.0)
+    assert made.failures_in_a_row == 0
+
+
+def test_ids_go_on_in_the_next_attempt() -> None:
+    """C1, C7, I7, bug-E18: no id is used twice, and none is skipped within a driver's life."""
+    made = triggered()
+    made.attempt_ended(110.0)
+    made.attempt_started(E2, (X, Y), n(0), 200.0)
+    assert made.tick(300.0) == [SendTrigger(n(2), CHECKPOINT)]
+
+
+def test_a_new_attempt_forgets_what_is_newer_than_it_restored() -> None:
+    """R1: after a fall-back the newer ones are no restore points any more."""
+    made = running(next_id=9, completed=(n(5), n(8)))
+    made.attempt_ended(10.0)
+    made.attempt_started(E2, (X, Y), n(5), 20.0)
+    assert made.completed == [5]
+
+
+def test_a_driver_never_uses_ids_that_it_has_not_reserved() -> None:
+    """C7, I7: another driver begins above the reserved ones; every snapshot so far was given up."""
+    made = running(tolerable_failures=1_000, next_id=1)
+    made.ids_until = n(3)
+    for now_ms, checkpoint in ((100.0, 1), (200.0, 2)):
+        assert made.tick(now_ms) == [SendTrigger(n(checkpoint), CHECKPOINT)]
+        made.declined(E1, n(checkpoint), "no", now_ms + 1)
+    (failed,) = made.tick(300.0)
+    assert isinstance(failed, FailAttempt)
+    assert made.next_id == 3
+
+
+def test_a_completed_checkpoint_reserves_more_ids() -> None:
+    """C7: its metadata says so."""
+    made = triggered()
+    made.ids_until = n(2)
+    complete(made, n(1), 110.0)
+    assert made.ids_until == 1 + IDS_RESERVED
+
+
+# ---- last snapshots
+
+
+def test_a_last_snapshot_is_the_only_one_from_then_on() -> None:
+    """B10: when all sources have ended there is one more, and only one."""
     made = running()
-    made.tick(100)
-    assert made.request_last(kind, 110) == []
-    actions = complete(made, 1, 120)
-    assert only(actions, SendTrigger) == [SendTrigger(CheckpointId(2), kind)]
-    actions = complete(made, 2, 130)
-    assert [c.kind for c in only(actions, Completed)] == [kind]
-    assert made.tick(10_000) == []
-    assert made.request_last(kind, 10_000) == [Ignored(Late.STOPPING)]
-    assert made.request(10_000) == [Ignored(Late.STOPPING)]
+    assert made.request_last(FINAL, 10.0) == [SendTrigger(n(1), FINAL)]
+    assert made.request_last(FINAL, 11.0) == [Ignored(Late.STOPPING)]
+    assert made.request(12.0) == [Ignored(Late.STOPPING)]
+    assert kinds(complete(made, n(1), 20.0)) == [Completed]
+    assert made.tick(10_000.0) == []
+
+
+def test_a_last_snapshot_waits_for_those_under_way() -> None:
+    made = triggered()
+    assert made.request_last(STOP, 110.0) == []
+    assert SendTrigger(n(2), STOP) in complete(made, n(1), 120.0)
 
 
 def test_a_last_snapshot_that_fails_is_tried_again() -> None:
-    """bug-A17: nobody waits for ever."""
+    """bug-A17: one subtask declines, the job goes on until it succeeds."""
+    made = running(tolerable_failures=3)
+    made.request_last(STOP, 10.0)
+    assert SendTrigger(n(2), STOP) in made.declined(E1, n(1), "no", 20.0)
+
+
+@pytest.mark.parametrize("first", [STOP, FINAL])
+def test_end_of_input_and_a_stop_in_one_tick_end_the_job_once(first: SnapshotKind) -> None:
+    """bug-A11, all orders: nothing is taken that nobody needs, FINAL wins over STOP."""
+    second = FINAL if first is STOP else STOP
+    made = triggered()
+    made.request_last(first, 110.0)
+    made.request_last(second, 110.0)
+    assert SendTrigger(n(2), FINAL) in complete(made, n(1), 120.0)
+
+
+def test_a_new_attempt_has_no_last_snapshot_yet() -> None:
     made = running()
-    made.request_last(SnapshotKind.FINAL, 50)
-    actions = made.declined(E1, CheckpointId(1), "disk full", 60)
-    assert only(actions, SendTrigger) == [SendTrigger(CheckpointId(2), SnapshotKind.FINAL)]
+    made.request_last(STOP, 10.0)
+    made.attempt_ended(20.0)
+    made.attempt_started(E2, (X, Y), n(0), 30.0)
+    assert made.last_kind is None
+    assert made.tick(130.0) == [SendTrigger(n(2), CHECKPOINT)]
+
+
+# ---- the clock
+
+
+def test_it_says_when_it_wants_to_be_woken() -> None:
+    made = running(timeout_ms=1_000, max_concurrent=2)
+    assert made.wake_ms(0.0) == 100.0
+    made.tick(100.0)
+    assert made.wake_ms(100.0) == 200.0
+    made.tick(200.0)
+    assert made.wake_ms(200.0) == 1_100.0

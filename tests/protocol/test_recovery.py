@@ -1,0 +1,127 @@
+"""From what lies in storage to what to do."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.protocol.ids import AttemptId, CheckpointId
+from penstock.protocol.messages import SnapshotKind
+from penstock.protocol.recovery import (
+    Claim,
+    Damaged,
+    Facts,
+    Found,
+    Refuse,
+    RestoreFrom,
+    StartFresh,
+    decide,
+    first_free_id,
+    is_void,
+    next_attempt,
+)
+
+
+def found(checkpoint: int, attempt: int = 1, ids_until: int = 0) -> Found:
+    kind = SnapshotKind.CHECKPOINT
+    return Found(CheckpointId(checkpoint), AttemptId(attempt), kind, CheckpointId(ids_until))
+
+
+def claim(attempt: int, restored: int | None = 0, ids_until: int = 0) -> Claim:
+    point = None if restored is None else CheckpointId(restored)
+    return Claim(AttemptId(attempt), point, CheckpointId(ids_until))
+
+
+def facts(
+    claims: tuple[Claim, ...] = (),
+    there: tuple[Found, ...] = (),
+    damaged: tuple[Damaged, ...] = (),
+    seen: int = 0,
+) -> Facts:
+    return Facts(claims, there, damaged, CheckpointId(seen))
+
+
+def test_an_empty_directory_starts_fresh() -> None:
+    assert decide(facts(), may_fall_back=False) == StartFresh(CheckpointId(1))
+
+
+def test_a_crash_before_the_first_checkpoint_starts_from_the_beginning() -> None:
+    """bug-E12: one of two workers had written its file of chk 1; there is no metadata, so nothing is skipped."""
+    decision = decide(facts((claim(1, 0),), seen=1), may_fall_back=False)
+    assert isinstance(decision, StartFresh)
+    assert decision.first_id == 2
+
+
+def test_the_newest_checkpoint_is_restored() -> None:
+    """R1, I7."""
+    decision = decide(
+        facts((claim(1),), (found(3), found(7), found(5)), seen=7), may_fall_back=False
+    )
+    assert isinstance(decision, RestoreFrom)
+    assert decision.checkpoint == 7
+    assert decision.skipped == ()
+
+
+def test_a_checkpoint_that_a_later_attempt_went_back_behind_is_void() -> None:
+    """R5, I18: the late metadata of a driver that was replaced is never used."""
+    claims = (claim(1, 0), claim(2, 5))
+    assert is_void(found(6, attempt=1), claims)
+    assert not is_void(found(5, attempt=1), claims)
+    assert not is_void(found(6, attempt=2), claims)
+    decision = decide(facts(claims, (found(5), found(6)), seen=6), may_fall_back=False)
+    assert isinstance(decision, RestoreFrom)
+    assert decision.checkpoint == 5
+
+
+def test_an_attempt_that_recorded_nothing_makes_nothing_void() -> None:
+    """R5: it was claimed, and died before it had looked."""
+    assert not is_void(found(6, attempt=1), (claim(1, 0), claim(2, None)))
+
+
+def test_a_damaged_newest_one_is_refused_where_rows_would_come_twice() -> None:
+    """T5, I17, bug-E2: says what is broken and what can be done."""
+    broken = Damaged(CheckpointId(7), "chk-7/_metadata: the digest is wrong")
+    decision = decide(facts((claim(1),), (found(5),), (broken,), 7), may_fall_back=False)
+    assert isinstance(decision, Refuse)
+    assert "checkpoint 7" in decision.reason
+    assert "digest is wrong" in decision.reason
+    assert "checkpoint 5 is readable" in decision.reason
+    assert 'restore="' in decision.reason
+
+
+def test_a_damaged_newest_one_is_passed_over_where_no_sink_minds() -> None:
+    """T5, I17, bug-E2, bug-E3: one of three is unreadable."""
+    broken = Damaged(CheckpointId(7), "gone")
+    decision = decide(facts((claim(1),), (found(3), found(5)), (broken,), 7), may_fall_back=True)
+    assert isinstance(decision, RestoreFrom)
+    assert decision.checkpoint == 5
+    assert decision.skipped == (broken,)
+
+
+@pytest.mark.parametrize("may_fall_back", [False, True])
+def test_damage_below_the_newest_one_does_not_matter(may_fall_back: bool) -> None:
+    """bug-E3."""
+    broken = Damaged(CheckpointId(3), "gone")
+    decision = decide(facts((claim(1),), (found(5),), (broken,), 5), may_fall_back=may_fall_back)
+    assert isinstance(decision, RestoreFrom)
+    assert decision.checkpoint == 5
+    assert decision.skipped == ()
+
+
+def test_when_nothing_is_readable_a_job_that_may_starts_over() -> None:
+    """I17."""
+    broken = (Damaged(CheckpointId(3), "gone"),)
+    assert isinstance(decide(facts((claim(1),), (), broken, 3), may_fall_back=False), Refuse)
+    assert isinstance(decide(facts((claim(1),), (), broken, 3), may_fall_back=True), StartFresh)
+
+
+def test_ids_never_go_back() -> None:
+    """C1, C7, bug-E18: above every file, every reservation of an attempt and of a checkpoint."""
+    assert first_free_id(facts(seen=41)) == 42
+    assert first_free_id(facts((claim(1, 0, ids_until=101),), seen=3)) == 101
+    assert first_free_id(facts((claim(1, 0, 101),), (found(90, ids_until=190),), seen=90)) == 190
+
+
+def test_attempts_are_numbered_on() -> None:
+    """C7."""
+    assert next_attempt(()) == 1
+    assert next_attempt((claim(1), claim(4))) == 5
