@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
-
 import pytest
 
-from penstock.protocol import lifecycle, restart
-from penstock.protocol.ids import AttemptId, CheckpointId, WorkerId
+from penstock.protocol import restart
+from penstock.protocol.ids import AttemptId, CheckpointId, SlotId, WorkerId
 from penstock.protocol.lifecycle import (
+    DROP_PATIENCE_MS,
+    LAUNCH_FAILURES_MAX,
+    LEAVE_PATIENCE_MS,
+    REJOIN_PATIENCE_MS,
     AttemptOver,
     AttemptRuns,
     CancelLaunch,
     ClaimAttempt,
+    Claiming,
+    Deploying,
     Ended,
+    Ending,
     Gathering,
     JobEnded,
     JobMachine,
@@ -30,318 +34,516 @@ from penstock.protocol.lifecycle import (
 )
 from penstock.protocol.messages import SnapshotKind
 
-A, B, C = (WorkerId(name) for name in "abc")
+W0, W1, W2, W3 = (WorkerId(f"w{i}") for i in range(4))
 E1, E2 = AttemptId(1), AttemptId(2)
 NONE = CheckpointId(0)
-T = TypeVar("T")
 
 
-def only(actions: list[lifecycle.Action], kind: type[T]) -> list[T]:
-    return [action for action in actions if isinstance(action, kind)]
+def machine(**config: object) -> JobMachine:
+    given = {"slots": 2, "strategy": restart.Fixed(attempts=3, delay_ms=100), **config}
+    return JobMachine(LifecycleConfig(**given))  # type: ignore[arg-type]
 
 
-def begun(slots: int = 2, **config: Any) -> JobMachine:
-    options: dict[str, Any] = {"strategy": restart.Fixed(5, 100)}
-    machine = JobMachine(LifecycleConfig(slots, **{**options, **config}))
-    machine.begin(0)
-    return machine
+def gathering(**config: object) -> JobMachine:
+    made = machine(**config)
+    made.begin(0.0)
+    return made
 
 
-def deploying(**config: Any) -> JobMachine:
-    machine = begun(**config)
-    machine.joined(A, 0, 10)
-    machine.joined(B, 1, 20)
-    machine.claimed(E1, NONE, None, 30)
-    return machine
+def claiming(**config: object) -> JobMachine:
+    made = gathering(**config)
+    made.joined(W0, 0, 1.0)
+    made.joined(W1, 1, 2.0)
+    return made
 
 
-def running(**config: Any) -> JobMachine:
-    machine = deploying(**config)
-    machine.ready(A, E1, {"x": "1"}, 40)
-    machine.ready(B, E1, {"y": "2"}, 50)
-    return machine
+def deploying(kind: SnapshotKind | None = None, **config: object) -> JobMachine:
+    made = claiming(**config)
+    made.claimed(E1, NONE, kind, 3.0)
+    return made
+
+
+def running(**config: object) -> JobMachine:
+    made = deploying(**config)
+    made.ready(W0, E1, {"a": "here"}, 4.0)
+    made.ready(W1, E1, {"b": "there"}, 5.0)
+    return made
+
+
+def ending(**config: object) -> JobMachine:
+    made = running(**config)
+    made.cancel(10.0)
+    return made
+
+
+def ended(**config: object) -> JobMachine:
+    made = ending(**config)
+    made.left(W0, "left", 11.0)
+    made.left(W1, "left", 12.0)
+    return made
+
+
+def failed(**config: object) -> JobMachine:
+    """Attempt 1 has failed at 10; both workers still have to drop it."""
+    made = running(**config)
+    made.attempt_failed(E1, "broken", 10.0)
+    return made
+
+
+PHASES = {
+    "gathering": (gathering, Gathering),
+    "claiming": (claiming, Claiming),
+    "deploying": (deploying, Deploying),
+    "running": (running, Running),
+    "failed": (failed, Gathering),
+    "ending": (ending, Ending),
+    "ended": (ended, Ended),
+}
+
+
+def kinds(actions: list) -> list[type]:
+    return [type(action) for action in actions]
+
+
+@pytest.mark.parametrize("name", PHASES)
+def test_the_helpers_lead_where_they_say(name: str) -> None:
+    make, phase = PHASES[name]
+    assert isinstance(make().phase, phase)
 
 
 # ---- coming to life
 
 
+def test_one_worker_per_slot_is_launched_and_the_spare_ones() -> None:
+    """R1."""
+    assert machine(spare_workers=1).begin(0.0) == [
+        LaunchWorker(0),
+        LaunchWorker(1),
+        LaunchWorker(2),
+    ]
+
+
 def test_nothing_is_claimed_before_every_slot_has_a_worker() -> None:
-    """bug-I4."""
-    machine = begun()
-    assert machine.joined(A, 0, 10) == []
-    assert machine.joined(B, 1, 20) == [ClaimAttempt()]
+    made = gathering()
+    assert made.joined(W0, 0, 1.0) == []
+    assert made.joined(W1, 1, 2.0) == [ClaimAttempt()]
 
 
-def test_nothing_runs_before_every_worker_is_ready() -> None:
-    """bug-A10."""
-    machine = deploying()
-    assert machine.ready(A, E1, {"x": "1"}, 40) == []
-    assert machine.ready(A, E1, {"x": "1"}, 41) == []
-    actions = machine.ready(B, E1, {"y": "2"}, 50)
-    assert [start.worker for start in only(actions, SendStart)] == [A, B]
-    assert only(actions, SendStart)[0].endpoints == {0: {"x": "1"}, 1: {"y": "2"}}
-    assert only(actions, AttemptRuns) == [AttemptRuns(E1, NONE)]
+def test_every_worker_is_deployed_to_its_slot_and_nothing_runs_before_all_are_ready() -> None:
+    """R1."""
+    made = claiming()
+    assert made.claimed(E1, NONE, None, 3.0) == [
+        SendDeploy(W0, SlotId(0), E1),
+        SendDeploy(W1, SlotId(1), E1),
+    ]
+    assert made.ready(W0, E1, {"a": "here"}, 4.0) == []
+    actions = made.ready(W1, E1, {"b": "there"}, 5.0)
+    everywhere = {0: {"a": "here"}, 1: {"b": "there"}}
+    assert actions == [
+        SendStart(W0, E1, everywhere),
+        SendStart(W1, E1, everywhere),
+        AttemptRuns(E1, NONE),
+    ]
 
 
-def test_a_start_that_was_lost_is_said_again_when_the_worker_says_ready_again() -> None:
-    machine = running()
-    assert [s.worker for s in only(machine.ready(A, E1, {}, 60), SendStart)] == [A]
+def test_ready_of_another_attempt_or_of_a_stranger_does_not_count() -> None:
+    """C7."""
+    made = deploying()
+    assert made.ready(W0, AttemptId(9), {}, 4.0) == []
+    assert made.ready(W3, E1, {}, 4.0) == []
+    assert isinstance(made.phase, Deploying)
+    assert made.phase.owed == {W0, W1}
 
 
-def test_too_few_workers_fail_the_job_in_time_and_those_that_came_leave() -> None:
-    """bug-I4, bug-I2."""
-    machine = begun(slot_timeout_ms=1_000)
-    machine.joined(A, 0, 10)
-    assert machine.tick(999) == []
-    actions = machine.tick(1_000)
-    assert SendLeave(A) in actions
-    actions = machine.left(A, "told to", 1_100)
-    (ended,) = only(actions, JobEnded)
-    assert ended.outcome is Outcome.FAILED
-    assert "needs 2 workers" in ended.reason
-    assert "only 1 registered" in ended.reason
-    assert only(actions, CancelLaunch) == [CancelLaunch(0), CancelLaunch(1)]
+def test_ready_that_comes_again_is_started_again() -> None:
+    """A lost Start heals: the worker still says Ready."""
+    made = running()
+    assert kinds(made.ready(W0, E1, {"a": "here"}, 9.0)) == [SendStart]
 
 
-def test_a_launch_that_fails_is_tried_again_with_growing_pauses_and_not_for_ever() -> None:
-    machine = begun(slots=1)
-    now, launch = 0.0, 0
-    for _ in range(lifecycle.LAUNCH_FAILURES_MAX):
-        assert only(machine.launch_ended(launch, "no", False, now), JobEnded) == []
-        now += 1_000_000
-        (again,) = only(machine.tick(now), LaunchWorker)
-        launch = again.launch
-        machine.phase = Gathering(now, now, now)
-    (ended,) = only(machine.launch_ended(launch, "no python", False, now), JobEnded)
-    assert "no python" in ended.reason
+def test_too_few_workers_end_the_job_in_time_and_say_so() -> None:
+    """bug-I4: the one that is there is told to leave."""
+    made = gathering(slot_timeout_ms=1_000)
+    made.joined(W0, 0, 1.0)
+    assert made.tick(999.0) == []
+    assert made.tick(1_000.0) == [SendLeave(W0)]
+    assert isinstance(made.phase, Ending)
+    assert "needs 2 workers" in made.phase.reason
+    assert "only 1 registered" in made.phase.reason
 
 
-def test_a_launch_that_can_never_work_ends_the_job_at_once() -> None:
-    machine = begun()
-    machine.joined(A, 0, 10)
-    actions = machine.launch_ended(1, "pyarrow is missing", True, 20)
-    assert SendLeave(A) in actions
+def test_a_worker_lost_while_the_attempt_is_claimed_is_waited_for() -> None:
+    made = claiming()
+    assert made.left(W0, "killed", 3.0) == []
+    assert made.claimed(E1, NONE, None, 4.0) == []
+    assert isinstance(made.phase, Gathering)
+    assert made.joined(W2, 0, 5.0) == [ClaimAttempt()]
+
+
+def test_a_claim_that_nobody_waits_for_any_more_is_forgotten() -> None:
+    made = running()
+    assert made.claimed(E2, NONE, None, 9.0) == []
+    assert made.claim_failed("late", False, 9.0) == []
+    assert isinstance(made.phase, Running)
+
+
+# ---- twins and spares
+
+
+def test_a_spare_worker_takes_the_place_of_a_lost_one_at_once() -> None:
+    """R1: no process has to be started."""
+    made = gathering(spare_workers=1)
+    for worker, launch in ((W0, 0), (W1, 1), (W2, 2)):
+        made.joined(worker, launch, 1.0)
+    made.claimed(E1, NONE, None, 2.0)
+    made.ready(W0, E1, {}, 3.0)
+    made.ready(W1, E1, {}, 3.0)
+    made.left(W0, "killed", 10.0)
+    made.dropped(W1, E1, 11.0)
+    assert made.tick(110.0) == [ClaimAttempt()]
+    assert set(made.claimed(E2, NONE, None, 111.0)) == {
+        SendDeploy(W2, SlotId(0), E2),
+        SendDeploy(W1, SlotId(1), E2),
+    }
+
+
+def test_a_worker_of_an_unknown_launch_is_sent_away() -> None:
+    """bug-I7: a twin of a launch that was given up."""
+    made = running()
+    assert made.joined(W3, 77, 20.0) == [SendLeave(W3), CancelLaunch(77)]
+    assert W3 not in made.members
+
+
+def test_a_worker_that_joins_a_running_job_waits_as_a_spare() -> None:
+    """bug-I7: a twin of a live worker disturbs nobody."""
+    made = running()
+    assert made.joined(W3, 0, 20.0) == []
+    assert made.members[W3].slot is None
+    assert isinstance(made.phase, Running)
+
+
+def test_surviving_workers_keep_their_slots() -> None:
+    """bug-I1, bug-E9: the lost one is replaced, the other stays where it was."""
+    made = running()
+    made.left(W0, "killed", 10.0)
+    made.dropped(W1, E1, 11.0)
+    made.joined(W2, 0, 50.0)
+    made.tick(110.0)
+    assert set(made.claimed(E2, NONE, None, 120.0)) == {
+        SendDeploy(W2, SlotId(0), E2),
+        SendDeploy(W1, SlotId(1), E2),
+    }
 
 
 # ---- failures
 
 
-def test_a_lost_worker_ends_the_attempt_and_the_others_stay() -> None:
-    """R1, bug-I1: only the lost one is replaced; the survivor keeps its slot."""
-    machine = running()
-    actions = machine.left(A, "killed", 100)
-    assert only(actions, AttemptOver) == [AttemptOver(E1)]
-    assert only(actions, SendDrop) == [SendDrop(B, E1)]
-    assert only(actions, SendLeave) == []
-    machine.dropped(B, E1, 110)
-    assert machine.tick(200) == []
-    assert machine.joined(C, 0, 300) == [ClaimAttempt()]
-    deploys = only(machine.claimed(E2, CheckpointId(3), None, 310), SendDeploy)
-    assert {(d.worker, d.slot) for d in deploys} == {(C, 0), (B, 1)}
+def test_a_lost_worker_fails_the_attempt_and_everybody_drops_it() -> None:
+    """R1, bug-I1."""
+    made = running()
+    assert made.left(W0, "killed", 10.0) == [AttemptOver(E1), SendDrop(W1, E1)]
 
 
-def test_a_spare_worker_takes_over_as_soon_as_the_delay_is_over() -> None:
-    machine = begun(spare_workers=1)
-    for launch, worker in enumerate((A, B, C)):
-        machine.joined(worker, launch, 10)
-    machine.claimed(E1, NONE, None, 30)
-    machine.ready(A, E1, {}, 40)
-    machine.ready(B, E1, {}, 50)
-    machine.left(A, "killed", 100)
-    machine.dropped(B, E1, 110)
-    assert machine.tick(199) == []
-    assert machine.tick(200) == [ClaimAttempt()]
+def test_a_lost_spare_fails_nothing() -> None:
+    made = running()
+    made.joined(W3, 0, 20.0)
+    assert made.left(W3, "killed", 21.0) == []
+    assert isinstance(made.phase, Running)
 
 
 def test_two_failures_in_one_tick_are_one_restart() -> None:
     """bug-A13."""
-    machine = running()
-    assert only(machine.attempt_failed(E1, "first", 100), AttemptOver)
-    assert machine.attempt_failed(E1, "second", 100) == []
-    assert machine.failures_ms == [100]
+    made = running()
+    assert kinds(made.attempt_failed(E1, "first", 10.0)) == [AttemptOver, SendDrop, SendDrop]
+    assert made.attempt_failed(E1, "second", 10.0) == []
+    assert made.left(W0, "killed", 10.0) == []
+    assert len(made.failures_ms) == 1
 
 
-def test_a_failure_of_an_older_attempt_is_no_failure() -> None:
+def test_a_failure_of_an_old_attempt_is_ignored() -> None:
     """C7."""
-    machine = running()
-    assert machine.attempt_failed(AttemptId(0), "zombie", 100) == []
-    assert isinstance(machine.phase, Running)
+    made = running()
+    assert made.attempt_failed(AttemptId(0), "late", 10.0) == []
+    assert made.attempt_failed(None, "nowhere", 10.0) == []
+    assert isinstance(made.phase, Running)
 
 
-def test_the_next_attempt_waits_until_everyone_has_dropped_the_last_one() -> None:
-    machine = running()
-    machine.attempt_failed(E1, "oops", 100)
-    machine.dropped(A, E1, 110)
-    assert machine.tick(300) == []
-    assert machine.dropped(B, E1, 310) == [ClaimAttempt()]
+def test_a_failure_while_deploying_is_a_failure_of_the_attempt() -> None:
+    """R1: failure during recovery."""
+    made = deploying()
+    assert kinds(made.attempt_failed(E1, "restore failed", 4.0))[0] is AttemptOver
+    assert isinstance(made.phase, Gathering)
 
 
-def test_who_does_not_drop_in_time_is_not_waited_for_where_a_spare_is_there() -> None:
-    machine = begun(spare_workers=1)
-    for launch, worker in enumerate((A, B, C)):
-        machine.joined(worker, launch, 10)
-    machine.claimed(E1, NONE, None, 30)
-    machine.attempt_failed(E1, "oops", 100)
-    machine.dropped(A, E1, 110)
-    assert machine.tick(1_599) == []
-    assert machine.tick(100 + lifecycle.DROP_PATIENCE_MS) == [ClaimAttempt()]
-
-
-def test_what_was_lost_is_said_again() -> None:
-    machine = deploying()
-    machine.ready(A, E1, {}, 40)
-    assert [d.worker for d in only(machine.repeat(), SendDeploy)] == [B]
-    machine.attempt_failed(E1, "oops", 100)
-    machine.dropped(A, E1, 110)
-    assert machine.repeat() == [SendDrop(B, E1)]
-
-
-def test_the_strategy_decides_when_it_is_enough() -> None:
+def test_the_next_attempt_waits_for_the_delay_and_for_everybody_to_have_dropped() -> None:
     """R2."""
-    machine = running(strategy=restart.Never())
-    actions = machine.attempt_failed(E1, "ZeroDivisionError", 100)
-    assert set(only(actions, SendLeave)) == {SendLeave(A), SendLeave(B)}
-    machine.left(A, "", 110)
-    (ended,) = only(machine.left(B, "", 120), JobEnded)
-    assert ended.outcome is Outcome.FAILED
-    assert "ZeroDivisionError" in ended.reason
-    assert "switched off" in ended.reason
+    made = failed()
+    assert made.dropped(W0, E1, 20.0) == []
+    assert made.dropped(W1, E1, 30.0) == []
+    assert made.tick(109.9) == []
+    assert made.tick(110.0) == [ClaimAttempt()]
 
 
-def test_a_worker_lost_while_a_claim_is_under_way_leads_back_to_gathering() -> None:
-    machine = begun()
-    machine.joined(A, 0, 10)
-    machine.joined(B, 1, 20)
-    machine.left(A, "killed", 25)
-    assert machine.claimed(E1, NONE, None, 30) == []
-    assert isinstance(machine.phase, Gathering)
-    assert machine.joined(C, 0, 40) == [ClaimAttempt()]
+def test_a_worker_that_never_drops_is_not_waited_for_where_others_can_take_over() -> None:
+    """One stuck in user code: its watchdog ends it; a spare one takes its slot."""
+    made = failed()
+    made.dropped(W0, E1, 20.0)
+    made.joined(W2, 0, 30.0)
+    assert made.tick(10.0 + DROP_PATIENCE_MS - 1) == []
+    assert made.tick(10.0 + DROP_PATIENCE_MS) == [ClaimAttempt()]
 
 
-def test_a_lost_worker_that_sparks_own_retry_does_not_bring_back_gets_a_new_launch() -> None:
-    machine = running()
-    machine.left(A, "killed", 100)
-    late = 100 + lifecycle.REJOIN_PATIENCE_MS
-    assert only(machine.tick(late - 1), LaunchWorker) == []
-    actions = machine.tick(late)
-    assert only(actions, CancelLaunch) == [CancelLaunch(0)]
-    assert only(actions, LaunchWorker) == [LaunchWorker(2)]
-    assert machine.joined(C, 0, late + 1) == [SendLeave(C), CancelLaunch(0)]
+def test_a_late_drop_of_an_older_attempt_does_not_free_a_worker() -> None:
+    """C7."""
+    made = failed()
+    made.dropped(W0, E1, 20.0)
+    made.dropped(W1, E1, 20.0)
+    made.tick(110.0)
+    made.claimed(E2, NONE, None, 111.0)
+    assert made.dropped(W0, E1, 112.0) == []
+    assert made.members[W0].attempt == E2
 
 
-def test_a_job_of_spark_that_ended_is_launched_again_at_once() -> None:
-    machine = running()
-    machine.left(A, "cancelled in the UI", 100)
-    assert LaunchWorker(2) in machine.launch_ended(0, "cancelled", False, 110)
+def test_when_the_strategy_gives_up_the_job_fails_with_both_reasons() -> None:
+    """R2."""
+    made = running(strategy=restart.Never())
+    actions = made.attempt_failed(E1, "ValueError in operator 'm'", 10.0)
+    assert kinds(actions) == [AttemptOver, SendLeave, SendLeave]
+    assert isinstance(made.phase, Ending)
+    assert "ValueError in operator 'm'" in made.phase.reason
+    assert "restarts are switched off" in made.phase.reason
 
 
-# ---- endings
+def test_a_claim_that_fails_counts_as_a_failure_and_a_fatal_one_ends_the_job() -> None:
+    """R1, bug-E2."""
+    made = claiming()
+    assert made.claim_failed("storage is slow", False, 3.0) == []
+    assert isinstance(made.phase, Gathering)
+    made = claiming()
+    made.claim_failed("the newest checkpoint is damaged", True, 3.0)
+    assert isinstance(made.phase, Ending)
+    assert made.phase.outcome is Outcome.FAILED
 
 
-@pytest.mark.parametrize("make", [begun, deploying, running])
-def test_cancel_ends_the_job_in_every_phase(make: Callable[[], JobMachine]) -> None:
-    machine = make()
-    workers = sorted(machine.members)
-    actions = machine.cancel(100)
-    assert only(actions, SendLeave) == [SendLeave(worker) for worker in workers]
-    actions += machine.tick(100 + lifecycle.LEAVE_PATIENCE_MS)
-    (ended,) = only(actions, JobEnded)
-    assert ended.outcome is Outcome.CANCELLED
-    assert machine.cancel(9_999) == []
-    assert machine.joined(C, 0, 9_999) == [SendLeave(C)]
+# ---- launches
 
 
-def test_stop_asks_for_a_last_snapshot_now_or_when_the_job_runs_again() -> None:
-    machine = running()
-    assert machine.stop(100) == [RequestStop()]
-    assert machine.stop(101) == []
-    machine.attempt_failed(E1, "oops", 110)
-    machine.dropped(A, E1, 111)
-    machine.dropped(B, E1, 112)
-    machine.tick(300)
-    machine.claimed(E2, CheckpointId(1), SnapshotKind.CHECKPOINT, 310)
-    machine.ready(A, E2, {}, 320)
-    assert RequestStop() in machine.ready(B, E2, {}, 330)
+def test_a_worker_that_spark_does_not_bring_back_in_time_is_launched_anew() -> None:
+    made = running()
+    made.left(W0, "killed", 10.0)
+    assert made.tick(9.0 + REJOIN_PATIENCE_MS) == []
+    actions = made.tick(10.0 + REJOIN_PATIENCE_MS)
+    assert actions[:2] == [CancelLaunch(0), LaunchWorker(2)]
+
+
+def test_a_worker_that_comes_back_by_itself_is_not_launched_again() -> None:
+    """bug-I1."""
+    made = running()
+    made.left(W0, "killed", 10.0)
+    made.joined(W2, 0, 500.0)
+    assert LaunchWorker(2) not in made.tick(10.0 + REJOIN_PATIENCE_MS)
+
+
+def test_a_launch_that_ended_is_replaced_at_once() -> None:
+    made = running()
+    made.left(W0, "killed", 10.0)
+    assert LaunchWorker(2) in made.launch_ended(0, "job failed", False, 11.0)
+
+
+def test_a_launch_that_never_brought_a_worker_is_tried_again_after_a_pause() -> None:
+    made = gathering()
+    assert made.launch_ended(0, "no room", False, 10.0) == []
+    assert made.wake_ms(10.0) == 210.0
+    assert made.tick(210.0) == [LaunchWorker(2)]
+
+
+def test_launches_that_keep_failing_end_the_job() -> None:
+    """Everything has a limit."""
+    made = gathering(slot_timeout_ms=10_000_000)
+    now_ms = 0.0
+    for _ in range(LAUNCH_FAILURES_MAX):
+        launch = max(made.launches)
+        made.launch_ended(launch, "no room", False, now_ms)
+        now_ms = made.wake_ms(now_ms) or now_ms
+        made.tick(now_ms)
+    made.launch_ended(max(made.launches), "no room", False, now_ms)
+    assert isinstance(made.phase, Ending | Ended)
+    assert "no worker could be started" in made.phase.reason
+    assert "no room" in made.phase.reason
+
+
+def test_a_fatal_launch_error_ends_the_job_at_once() -> None:
+    made = gathering()
+    made.launch_ended(0, "another interpreter", True, 10.0)
+    assert isinstance(made.phase, Ended)
+    assert made.phase.reason == "another interpreter"
+
+
+def test_the_end_of_an_unknown_launch_is_no_news() -> None:
+    made = running()
+    assert made.launch_ended(99, "?", True, 10.0) == []
+
+
+# ---- ending
+
+
+def test_a_job_whose_last_snapshot_is_committed_ends() -> None:
+    made = running()
+    assert made.completed(E1, Outcome.FINISHED, 10.0) == [
+        AttemptOver(E1),
+        SendLeave(W0),
+        SendLeave(W1),
+    ]
+    assert made.left(W0, "left", 11.0) == []
+    actions = made.left(W1, "left", 12.0)
+    assert actions == [CancelLaunch(0), CancelLaunch(1), JobEnded(Outcome.FINISHED, "")]
+
+
+def test_whoever_does_not_leave_is_cancelled_in_the_end() -> None:
+    """bug-I2: bounded."""
+    made = ending()
+    assert made.tick(10.0 + LEAVE_PATIENCE_MS - 1) == []
+    actions = made.tick(10.0 + LEAVE_PATIENCE_MS)
+    assert actions[-1] == JobEnded(Outcome.CANCELLED, "cancelled by the user")
+    assert CancelLaunch(0) in actions
+
+
+@pytest.mark.parametrize("name", [n for n in PHASES if n not in ("ending", "ended")])
+def test_cancel_ends_the_job_in_every_phase(name: str) -> None:
+    """bug-I2."""
+    made = PHASES[name][0]()
+    made.cancel(100.0)
+    made.tick(100.0 + LEAVE_PATIENCE_MS)
+    assert made.phase == Ended(Outcome.CANCELLED, "cancelled by the user")
+
+
+@pytest.mark.parametrize("name", ["ending", "ended"])
+def test_what_has_ended_is_not_ended_again(name: str) -> None:
+    """bug-A4: no new attempt, whatever comes late."""
+    made = PHASES[name][0]()
+    before = made.phase
+    assert made.cancel(50.0) == []
+    assert made.stop(50.0) == []
+    assert made.completed(E1, Outcome.FINISHED, 50.0) == []
+    assert made.fail_for_good("late", 50.0) == []
+    assert made.attempt_failed(E1, "late", 50.0) == []
+    assert made.claimed(E2, NONE, None, 50.0) == []
+    assert made.joined(W3, 0, 50.0) == [SendLeave(W3)]
+    assert made.launch_ended(0, "late", True, 50.0) == []
+    assert made.phase == before
+
+
+def test_stop_asks_for_a_last_snapshot_once() -> None:
+    made = running()
+    assert made.stop(10.0) == [RequestStop()]
+    assert made.stop(11.0) == []
+
+
+@pytest.mark.parametrize("name", ["gathering", "claiming", "deploying", "failed"])
+def test_a_job_that_does_not_run_stops_as_soon_as_it_does(name: str) -> None:
+    made = PHASES[name][0]()
+    assert made.stop(20.0) == []
+    for worker, launch in ((W0, 0), (W1, 1)):
+        if worker not in made.members:
+            made.joined(worker, launch, 30.0)
+        if name == "failed":
+            made.dropped(worker, E1, 30.0)
+    made.tick(2_000.0)
+    attempt = made.phase.attempt if isinstance(made.phase, Deploying) else E2
+    made.claimed(attempt, NONE, None, 2_001.0)
+    made.ready(W0, attempt, {}, 2_002.0)
+    actions = made.ready(W1, attempt, {}, 2_003.0)
+    assert kinds(actions) == [SendStart, SendStart, AttemptRuns, RequestStop]
+
+
+def test_a_failure_while_stopping_stops_after_the_restart() -> None:
+    """R1, bug-A16: the job that was stopped is not forgotten to be stopped."""
+    made = running()
+    made.stop(10.0)
+    made.attempt_failed(E1, "broken", 11.0)
+    made.dropped(W0, E1, 12.0)
+    made.dropped(W1, E1, 12.0)
+    made.tick(200.0)
+    made.claimed(E2, NONE, None, 201.0)
+    made.ready(W0, E2, {}, 202.0)
+    assert RequestStop() in made.ready(W1, E2, {}, 203.0)
+
+
+def test_what_restores_a_final_snapshot_has_finished() -> None:
+    """R1, B10: the commits were repeated while restoring; there is nothing else to do."""
+    made = deploying(SnapshotKind.FINAL)
+    made.ready(W0, E1, {}, 4.0)
+    actions = made.ready(W1, E1, {}, 5.0)
+    assert kinds(actions) == [AttemptOver, SendLeave, SendLeave]
+    assert made.phase == Ending(Outcome.FINISHED, "", 5.0 + LEAVE_PATIENCE_MS)
+
+
+@pytest.mark.parametrize(("stopping", "phase"), [(True, Ending), (False, Running)])
+def test_what_restores_a_stop_snapshot_stops_only_if_it_was_being_stopped(
+    stopping: bool, phase: type
+) -> None:
+    """bug-A16: a failed commit after the stop; and a job that is started again goes on."""
+    made = deploying(SnapshotKind.STOP)
+    if stopping:
+        made.stop(3.5)
+    made.ready(W0, E1, {}, 4.0)
+    made.ready(W1, E1, {}, 5.0)
+    assert isinstance(made.phase, phase)
+
+
+# ---- nothing relies on one message arriving
 
 
 @pytest.mark.parametrize(
-    ("kind", "wanted", "outcome"),
+    ("name", "repeated"),
     [
-        (SnapshotKind.FINAL, False, Outcome.FINISHED),
-        (SnapshotKind.STOP, True, Outcome.STOPPED),
+        ("gathering", []),
+        ("claiming", []),
+        ("deploying", [SendDeploy, SendDeploy]),
+        ("running", []),
+        ("failed", [SendDrop, SendDrop]),
+        ("ending", [SendLeave, SendLeave]),
+        ("ended", []),
     ],
 )
-def test_a_restored_end_is_an_end_when_its_commits_are_repeated(
-    kind: SnapshotKind, wanted: bool, outcome: Outcome
-) -> None:
-    """bug-A16, I27: nothing runs again behind the last snapshot."""
-    machine = begun()
-    machine.joined(A, 0, 10)
-    machine.joined(B, 1, 20)
-    if wanted:
-        machine.stop(25)
-    machine.claimed(E1, CheckpointId(7), kind, 30)
-    machine.ready(A, E1, {}, 40)
-    actions = machine.ready(B, E1, {}, 50)
-    assert only(actions, SendStart) == []
-    machine.left(A, "", 60)
-    (ended,) = only(machine.left(B, "", 70), JobEnded)
-    assert ended.outcome is outcome
+def test_what_somebody_still_owes_an_answer_to_is_said_again(name: str, repeated: list) -> None:
+    assert kinds(PHASES[name][0]().repeat()) == repeated
 
 
-def test_a_stopped_job_that_is_started_again_goes_on() -> None:
-    machine = begun()
-    machine.joined(A, 0, 10)
-    machine.joined(B, 1, 20)
-    machine.claimed(E1, CheckpointId(7), SnapshotKind.STOP, 30)
-    machine.ready(A, E1, {}, 40)
-    assert only(machine.ready(B, E1, {}, 50), SendStart)
+def test_a_worker_that_is_still_in_an_old_attempt_is_told_to_drop_it_again() -> None:
+    made = failed()
+    made.dropped(W0, E1, 20.0)
+    made.joined(W2, 0, 30.0)
+    made.tick(10.0 + DROP_PATIENCE_MS)
+    made.claimed(E2, NONE, None, 2_000.0)
+    made.ready(W0, E2, {}, 2_001.0)
+    made.ready(W2, E2, {}, 2_001.0)
+    assert isinstance(made.phase, Running)
+    assert made.repeat() == [SendDrop(W1, E1)]
 
 
-def test_an_ending_job_waits_for_its_workers_but_not_for_ever() -> None:
-    """bug-I2."""
-    machine = running()
-    machine.completed(E1, Outcome.FINISHED, 100)
-    assert machine.tick(100 + lifecycle.LEAVE_PATIENCE_MS - 1) == []
-    actions = machine.tick(100 + lifecycle.LEAVE_PATIENCE_MS)
-    assert only(actions, JobEnded) == [JobEnded(Outcome.FINISHED, "")]
-    assert machine.phase == Ended(Outcome.FINISHED, "")
-
-
-def test_every_phase_answers_every_event() -> None:
-    """No event raises, whenever it comes, and an ended job stays ended."""
-    events: list[Callable[[JobMachine], object]] = [
-        lambda m: m.joined(C, 1, 500),
-        lambda m: m.left(A, "killed", 500),
-        lambda m: m.left(C, "never seen", 500),
-        lambda m: m.ready(A, E1, {}, 500),
-        lambda m: m.dropped(A, E1, 500),
-        lambda m: m.claimed(E2, NONE, None, 500),
-        lambda m: m.claim_failed("no", False, 500),
-        lambda m: m.attempt_failed(E1, "no", 500),
-        lambda m: m.launch_ended(0, "no", False, 500),
-        lambda m: m.completed(E1, Outcome.FINISHED, 500),
-        lambda m: m.stop(500),
-        lambda m: m.tick(500),
-        lambda m: m.repeat(),
-        lambda m: m.wake_ms(500),
+@pytest.mark.parametrize("name", PHASES)
+def test_every_phase_answers_every_event(name: str) -> None:
+    """No event raises in any phase, and none starts a second attempt beside the present one."""
+    make = PHASES[name][0]
+    events = [
+        lambda m: m.joined(W3, 0, 99.0),
+        lambda m: m.left(W0, "lost", 99.0),
+        lambda m: m.left(W3, "lost", 99.0),
+        lambda m: m.launch_ended(0, "ended", False, 99.0),
+        lambda m: m.dropped(W0, E1, 99.0),
+        lambda m: m.ready(W0, E1, {}, 99.0),
+        lambda m: m.claimed(E2, NONE, None, 99.0),
+        lambda m: m.claim_failed("no", False, 99.0),
+        lambda m: m.attempt_failed(E1, "no", 99.0),
+        lambda m: m.completed(E1, Outcome.FINISHED, 99.0),
+        lambda m: m.tick(99.0),
+        lambda m: m.stop(99.0),
+        lambda m: m.cancel(99.0),
     ]
-
-    def ending() -> JobMachine:
-        machine = running()
-        machine.cancel(400)
-        return machine
-
-    def ended() -> JobMachine:
-        machine = ending()
-        machine.tick(400 + lifecycle.LEAVE_PATIENCE_MS)
-        return machine
-
-    for make in (begun, deploying, running, ending, ended):
-        for first in events:
-            for second in events:
-                machine = make()
-                first(machine)
-                second(machine)
-                if make is ended:
-                    assert isinstance(machine.phase, Ended)
+    for event in events:
+        made = make()
+        actions = event(made)
+        assert kinds(actions).count(ClaimAttempt) <= 1
+        wake_ms = made.wake_ms(99.0)
+        assert wake_ms is None or wake_ms > 99.0

@@ -332,12 +332,12 @@ class JobMachine:
 
     def _failed(self, reason: str, now_ms: float) -> list[Action]:
         attempt = self._present_attempt()
-        over: list[Action] = [] if attempt is None else [AttemptOver(attempt)]
         self.failures_ms.append(now_ms)
         match restart.decide(self.config.strategy, self.failures_ms):
             case restart.GiveUp(why):
-                return over + self._end(Outcome.FAILED, f"{reason} ({why})", now_ms)
+                return self._end(Outcome.FAILED, f"{reason} ({why})", now_ms)
             case restart.RestartAfter(delay_ms):
+                over: list[Action] = [] if attempt is None else [AttemptOver(attempt)]
                 self.phase = Gathering(now_ms, now_ms + delay_ms, now_ms + DROP_PATIENCE_MS)
                 return over + self._drops() + self._advance(now_ms)
 
