@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 import penstock as pen
-from bench.figures import Figure
+from bench.figures import Figure, middle, within
 from bench.sizes import Sizes
 from bench.workload import keys_of
 from penstock.protocol.snapshot import Plain
@@ -182,15 +182,23 @@ def measure(buffer_timeout_ms: int, sizes: Sizes) -> LatencySink:
 
 
 def run(sizes: Sizes) -> list[Figure]:
-    figures = []
-    for timeout_ms in sizes.buffer_timeouts_ms:
-        sink = measure(timeout_ms, sizes)
-        name = f"W3, buffer_timeout {timeout_ms} ms"
-        pairs = [("p50", 50.0, P50_MS), ("p99", 99.0, P99_MS)]
-        figures += [
-            Figure(name, what, sink.percentile_ms(percent), "ms", "target", target, at_most=1.0)
-            for what, percent, target in pairs
-        ]
-        p50_ms = sink.percentile_ms(50)
-        figures.append(Figure(name, "max", sink.max_ms, "ms", "its p50", p50_ms))
-    return figures
+    """Every setting of the dial in turn, several times over."""
+    runs: dict[int, list[LatencySink]] = {dial: [] for dial in sizes.buffer_timeouts_ms}
+    for _ in range(sizes.repetitions):
+        for dial, sinks in runs.items():
+            sinks.append(measure(dial, sizes))
+    return [figure for dial, sinks in runs.items() for figure in _figures(dial, sinks)]
+
+
+def _figures(dial_ms: int, sinks: list[LatencySink]) -> list[Figure]:
+    name = f"W3, buffer_timeout {dial_ms} ms"
+    p50_ms = [sink.percentile_ms(50) for sink in sinks]
+    p99_ms = [sink.percentile_ms(99) for sink in sinks]
+    max_ms = [sink.max_ms for sink in sinks]
+    return [
+        within(name, "p50", p50_ms, "ms", P50_MS),
+        within(name, "p99", p99_ms, "ms", P99_MS),
+        Figure(
+            *(name, "max", middle(max_ms), "ms", "its p50", middle(p50_ms)), samples=tuple(max_ms)
+        ),
+    ]

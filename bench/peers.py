@@ -1,6 +1,6 @@
 """Other systems in the same run: their own scripts, each in an environment of its own, called from here.
 
-The scripts are looked for beside the repository (`../shared/peers`), or where PENSTOCK_PEERS says.
+The scripts are looked for where PENSTOCK_PEERS says, or beside the repository.
 """
 
 from __future__ import annotations
