@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -284,3 +284,28 @@ AlignmentLife.TestCase.settings = settings(
     max_examples=150, stateful_step_count=30, deadline=None, derandomize=True
 )
 TestAlignmentLife = AlignmentLife.TestCase
+
+
+@settings(derandomize=True, deadline=None)
+@given(st.data())
+def test_a_snapshot_holds_just_the_rows_before_its_barriers(data: st.DataObject) -> None:
+    """B1-B3, B12, I2, bug-B4: any interleaving of the channels, with some snapshots aborted."""
+    channels = [A, B, C][: data.draw(st.integers(1, 3))]
+    ids = [n(i) for i in range(1, data.draw(st.integers(2, 5)))]
+    aborted = set(data.draw(st.lists(st.sampled_from(ids), unique=True, max_size=2)))
+    queues: dict[ChannelId, list] = {c: [x for i in ids for x in ("row", i)] for c in channels}
+    state, _ = play(open_(*channels), *[("abort", i) for i in sorted(aborted)])
+    seen, taken = dict.fromkeys(channels, 0), []
+    while any(queues.values()):
+        readable = [c for c in channels if queues[c] and c not in state.blocked]
+        assert readable, "deadlock"
+        channel = data.draw(st.sampled_from(readable))
+        frame = queues[channel].pop(0)
+        if frame == "row":
+            seen[channel] += 1
+            continue
+        state, actions = play(state, ("b", channel, frame))
+        for action in actions:
+            assert set(seen.values()) == {action.checkpoint}, "rows of the wrong side are in it"
+            taken.append(action.checkpoint)
+    assert taken == [i for i in ids if i not in aborted]
