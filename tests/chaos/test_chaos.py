@@ -16,7 +16,7 @@ import penstock as pen
 from tests.chaos.endless import NumbersUntilTold
 from tests.spark import jobs
 from tests.spark.ends import until
-from tests.spark.test_jobs_drivers import program
+from tests.spark.test_jobs_drivers import program, said
 
 pytestmark = [pytest.mark.spark, pytest.mark.chaos, pytest.mark.timeout(3600)]
 RATE = 1_500
@@ -123,10 +123,12 @@ def test_drivers_are_killed_at_random_and_started_again(
 ) -> None:
     """R5, I1, I2, I7, I18: killed at any moment of their life, also while they start or recover."""
     lives = max(2, rounds // 4)
-    rows = 3_000 * lives
+    rows = 6_000 * lives
     for life in range(lives):
         with program("drive", tmp_path, rows) as driver:
-            wait(draw.uniform(3, 12))
+            if draw.random() < 0.7:
+                said(driver, "pids")
+            wait(draw.uniform(0, 3))
             os.kill(driver.pid, signal.SIGKILL)
         print(f"life {life}: {assert_so_far(tmp_path / 'out')} of {rows} rows")
     with program("drive", tmp_path, rows) as driver:

@@ -46,7 +46,7 @@ def start(spark: Any, folder: Path, rows: int) -> pen.Job:
 
 def drive(folder: Path, rows: int) -> None:
     job = start(None, folder, rows)
-    jobs.more_checkpoints(job, 2)
+    until(lambda: jobs.completed(job) >= 2 or jobs.ended(job), within_s=60)
     say("pids", *jobs.workers())
     say_how(lambda: job.await_termination(60))
 
