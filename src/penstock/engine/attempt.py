@@ -45,6 +45,9 @@ from penstock.protocol.messages import (
 )
 from penstock.protocol.snapshot import OperatorSnapshot, Plain, SubtaskSnapshot
 
+SYNCS_PATIENCE = 4
+"""After so many syncs an answer is said again, then after twice as many, and so on."""
+
 
 class Attempt:
     def __init__(
@@ -72,6 +75,8 @@ class Attempt:
         self._send = send
         self._outbox: deque[Collected] = deque()
         """What committers have for the driver, from their own threads; goes out before anything newer."""
+        self._answers: dict[CheckpointId, tuple[Ack | Decline, int]] = {}
+        """What was said about snapshots, and how many syncs ago."""
         self._broken: CommitError | None = None
         """Rows of a sink that will never be durable: no later snapshot could do without them."""
         self._closed = False
@@ -258,6 +263,21 @@ class Attempt:
             self.trigger(checkpoint, kind)
         if message.completed:
             self.completed(message.completed)
+        self._answer_again(live, message.newest)
+
+    def _answer(self, answer: Ack | Decline) -> None:
+        self._answers[answer.checkpoint] = (answer, 0)
+        self._say(answer)
+
+    def _answer_again(self, live: set[CheckpointId], newest: CheckpointId) -> None:
+        """A snapshot that is still waited for although it was answered long ago: the answer was lost."""
+        for checkpoint, (answer, syncs) in sorted(self._answers.items()):
+            if checkpoint not in live and checkpoint <= newest:
+                del self._answers[checkpoint]
+                continue
+            self._answers[checkpoint] = (answer, syncs + 1)
+            if syncs >= SYNCS_PATIENCE and syncs.bit_count() == 1:
+                self._say(answer)
 
     def status(self) -> Status:
         self._say(None)
@@ -280,7 +300,7 @@ class Attempt:
         )
 
         def written(snapshots: tuple[SubtaskSnapshot, ...]) -> None:
-            self._say(Ack(self.id, taken.checkpoint, snapshots))
+            self._answer(Ack(self.id, taken.checkpoint, snapshots))
 
         def failed(error: BaseException) -> None:
             release_all(together)
@@ -289,7 +309,7 @@ class Attempt:
                 return
             reason = f"writing the snapshot failed: {type(error).__name__}: {error}"
             where = "".join(traceback.format_exception(error))
-            self._say(Decline(self.id, taken.checkpoint, reason, where))
+            self._answer(Decline(self.id, taken.checkpoint, reason, where))
 
         self._background.submit(work, written, failed)
 

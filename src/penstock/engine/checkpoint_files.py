@@ -126,6 +126,7 @@ class CheckpointFiles:
     ) -> tuple[Facts, dict[CheckpointId, Manifest]]:
         readable: dict[CheckpointId, Manifest] = {}
         broken = [Damaged(n, reason) for n, reason in sorted(damaged.items())]
+        claims = self._claims(names)
         for name in names:
             checkpoint = paths.metadata_of(name)
             if checkpoint is None or checkpoint in damaged:
@@ -133,15 +134,16 @@ class CheckpointFiles:
             try:
                 data = self._store.read(name)
                 if data != TOMBSTONE:
-                    readable[checkpoint] = manifests.decode(data, name)
-                    self._check_files(readable[checkpoint], names)
+                    readable[checkpoint] = manifest = manifests.decode(data, name)
+                    if not recovery.is_void(_found(manifest), claims):
+                        self._check_files(manifest, names)
             except CheckpointCorrupt as error:
                 readable.pop(checkpoint, None)
                 broken.append(Damaged(checkpoint, str(error)))
-        found = tuple(Found(n, m.attempt, m.kind, m.ids_until) for n, m in readable.items())
+        found = tuple(_found(manifest) for manifest in readable.values())
         seen = (n for name in names if (n := paths.checkpoint_of(name)) is not None)
         newest = CheckpointId(max(seen, default=NO_CHECKPOINT))
-        return Facts(self._claims(names), found, tuple(broken), newest), readable
+        return Facts(claims, found, tuple(broken), newest), readable
 
     def _check_files(self, manifest: Manifest, names: list[str]) -> None:
         missing = sorted(set(manifest.files) - set(names))
@@ -247,3 +249,7 @@ class CheckpointFiles:
         for name in self._store.list():
             if paths.is_known(name):
                 self._store.delete(name)
+
+
+def _found(manifest: Manifest) -> Found:
+    return Found(manifest.checkpoint, manifest.attempt, manifest.kind, manifest.ids_until)

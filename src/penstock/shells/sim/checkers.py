@@ -77,8 +77,9 @@ class Checkers:
             return
         manifest = manifests.decode(data, name)
         self.manifests[checkpoint] = manifest
-        self._check_complete(manifest)
-        self._check_state(manifest)
+        if not self.is_void(manifest):
+            self._check_complete(manifest)
+            self._check_state(manifest)
 
     def on_deleted(self, name: str) -> None:
         """I12: a file goes only when no checkpoint that still exists needs it, and a checkpoint only when enough
