@@ -158,7 +158,7 @@ class Subtask:
         if took_ms > SLICE_MS:
             fitting = int(rows.num_rows * SLICE_MS / 2 / took_ms)
             self._slice_rows = max(1, min(self._slice_rows, fitting))
-        elif self._slice_rows < ROWS_MAX and rows.num_rows >= self._slice_rows:
+        elif took_ms < SLICE_MS / 2 and self._slice_rows <= rows.num_rows:
             self._slice_rows = min(ROWS_MAX, self._slice_rows * 2)
 
     def _finish(self) -> None:
