@@ -226,7 +226,7 @@ class Subtask:
         return None if self.outputs.blocked else self._next_poll_ms
 
     def close(self) -> None:
-        self.chain.close()
+        """Gives up the channels; the chain belongs to the attempt."""
         for entry in self._inputs:
             entry.queue.clear()
             entry.channel.close()
