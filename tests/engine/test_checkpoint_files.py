@@ -1,0 +1,386 @@
+"""The job manager's side of storage: claims, restore points, metadata that exists whole or never, clean-up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from penstock.engine.checkpoint_files import (
+    TOMBSTONE,
+    CheckpointFiles,
+    ClaimRefused,
+    RestorePoint,
+    RestoreWish,
+)
+from penstock.errors import CheckpointCorrupt, JobFenced, StorageError
+from penstock.protocol.ids import AttemptId, CheckpointId, SubtaskId
+from penstock.protocol.messages import SnapshotKind
+from penstock.protocol.recovery import IDS_RESERVED
+from penstock.protocol.snapshot import OperatorSnapshot, Segment, SubtaskSnapshot
+from penstock.storage.memory import MemoryStore
+from penstock.wire import manifest as manifests
+from penstock.wire import paths
+from penstock.wire.manifest import Manifest, ManifestOperator
+
+
+class Flaky(MemoryStore):
+    """Raises before (`refuse`) or after (`lie`) operations whose name contains a word, once each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refuse: list[str] = []
+        self.lie: list[str] = []
+
+    def _maybe(self, what: list[str], operation: str) -> None:
+        for word in list(what):
+            if word in operation:
+                what.remove(word)
+                raise StorageError(f"simulated: {operation}")
+
+    def create(self, name: str, data: bytes) -> bool:
+        self._maybe(self.refuse, f"create {name}")
+        created = super().create(name, data)
+        self._maybe(self.lie, f"create {name}")
+        return created
+
+    def read(self, name: str, offset: int = 0, length: int | None = None) -> bytes:
+        self._maybe(self.refuse, f"read {name}")
+        return super().read(name, offset, length)
+
+
+def n(number: int) -> CheckpointId:
+    return CheckpointId(number)
+
+
+def driver(store: MemoryStore, name: str = "driver-a") -> CheckpointFiles:
+    return CheckpointFiles(store, "job", name, lambda: 0.0)
+
+
+def claim(files: CheckpointFiles, wish: RestoreWish | None = None, **kw: object) -> RestorePoint:
+    given = {"may_fall_back": False, "damaged": {}, **kw}
+    return files.claim(wish or RestoreWish(), **given)  # type: ignore[arg-type]
+
+
+def manifest(checkpoint: int, attempt: int = 1, file: str = "") -> Manifest:
+    segments = (Segment("s", b"", (), file=file),) if file else ()
+    part = SubtaskSnapshot(SubtaskId(0, 0), {"op": OperatorSnapshot(segments)})
+    return Manifest(
+        "job",
+        n(checkpoint),
+        AttemptId(attempt),
+        SnapshotKind.CHECKPOINT,
+        0.0,
+        1.0,
+        1,
+        8,
+        (ManifestOperator("op", "map"),),
+        (part,),
+        n(checkpoint + IDS_RESERVED),
+    )
+
+
+def flip(store: MemoryStore, name: str) -> None:
+    data = bytearray(store.read(name))
+    data[len(data) // 2] ^= 1
+    store.write(name, [bytes(data)])
+
+
+def metadata(store: MemoryStore) -> list[int]:
+    return [i for name in store.list() if (i := paths.metadata_of(name)) is not None]
+
+
+# ---- claiming
+
+
+def test_a_fresh_job_begins_with_attempt_one_and_id_one() -> None:
+    point = claim(driver(MemoryStore()))
+    assert (point.attempt, point.restored, point.first_id, point.manifest) == (1, 0, 1, None)
+
+
+def test_the_newest_checkpoint_is_found_and_ids_go_on_above_what_was_reserved() -> None:
+    """R1, C1, C7."""
+    store = MemoryStore()
+    files = driver(store)
+    claim(files)
+    for i in (1, 2):
+        assert files.persist(manifest(i))
+    point = claim(files)
+    assert (point.attempt, point.restored, point.kept) == (2, 2, (1, 2))
+    assert point.manifest == manifest(2)
+    assert point.first_id == 2 + IDS_RESERVED
+
+
+def test_two_drivers_that_claim_at_once_get_different_attempts_and_the_later_one_wins() -> None:
+    """R5, I18, bug-E15: one directory, two drivers."""
+    store = MemoryStore()
+    first, second = driver(store, "a"), driver(store, "b")
+    assert claim(first).attempt == 1
+    assert claim(second).attempt == 2
+    with pytest.raises(JobFenced, match=r"taken over by another driver \(b\) with attempt 2"):
+        claim(first)
+
+
+def test_a_claim_race_is_won_by_one() -> None:
+    """R5: the name that both wanted goes to whoever creates it; the other takes the next."""
+    store = MemoryStore()
+
+    class Slow(MemoryStore):
+        raced = False
+
+        def create(self, name: str, data: bytes) -> bool:
+            if not self.raced and name == paths.owner(AttemptId(1)):
+                self.raced = True
+                claim(driver(store, "quick"))
+            return store.create(name, data)
+
+        def list(self, prefix: str = "") -> list[str]:
+            return store.list(prefix)
+
+        def read(self, name: str, offset: int = 0, length: int | None = None) -> bytes:
+            return store.read(name, offset, length)
+
+    assert claim(driver(Slow(), "slow")).attempt == 2
+
+
+def test_what_a_driver_restored_makes_later_metadata_of_its_predecessor_void() -> None:
+    """R5, I18."""
+    store = MemoryStore()
+    old, new = driver(store, "old"), driver(store, "new")
+    claim(old)
+    old.persist(manifest(1))
+    assert claim(new).restored == 1
+    with pytest.raises(JobFenced):
+        old.persist(manifest(2))
+    assert metadata(store) == [1, 2], "it came to exist, and nobody was told"
+    assert claim(new).restored == 1
+
+
+def test_a_void_checkpoint_without_its_files_is_no_damage() -> None:
+    """R5: its successor has swept them away."""
+    store = MemoryStore()
+    old, new = driver(store, "old"), driver(store, "new")
+    claim(old)
+    claim(new)
+    with pytest.raises(JobFenced):
+        old.persist(manifest(7, file=paths.worker_file(n(7), 0, AttemptId(1))))  # type: ignore[arg-type]
+    assert claim(new).restored == 0
+
+
+# ---- metadata
+
+
+def test_metadata_appears_whole_and_is_never_written_over() -> None:
+    """C3."""
+    store = MemoryStore()
+    files = driver(store)
+    claim(files)
+    assert files.persist(manifest(1))
+    assert files.persist(manifest(1)), "asking again is fine"
+    assert manifests.decode(store.read("chk-1/_metadata"), "chk-1/_metadata") == manifest(1)
+
+
+def test_a_write_that_failed_leaves_a_tombstone_so_that_it_never_comes_to_be() -> None:
+    """C3, C4, bug-H1: the outcome is settled by creating, not by believing."""
+    store = Flaky()
+    files = driver(store)
+    claim(files)
+    store.refuse = ["chk-1/_metadata"]
+    assert files.persist(manifest(1)) is False
+    assert store.read("chk-1/_metadata") == TOMBSTONE
+    assert files.persist(manifest(1)) is False, "a late second try does not resurrect it"
+    assert claim(files).restored == 0
+
+
+def test_a_write_that_only_seemed_to_fail_counts() -> None:
+    """C3: timeout with success."""
+    store = Flaky()
+    files = driver(store)
+    claim(files)
+    store.lie = ["chk-1/_metadata"]
+    assert files.persist(manifest(1)) is True
+    assert claim(files).restored == 1
+
+
+def test_when_nobody_knows_it_says_so_and_can_be_asked_again() -> None:
+    store = Flaky()
+    files = driver(store)
+    claim(files)
+    store.lie = ["chk-1/_metadata"]
+    store.refuse = ["read chk-1/_metadata"]
+    with pytest.raises(StorageError):
+        files.persist(manifest(1))
+    assert files.persist(manifest(1)) is True
+
+
+def test_metadata_that_is_not_what_was_written_is_damage() -> None:
+    """I24."""
+    store = MemoryStore()
+    files = driver(store)
+    claim(files)
+    files.persist(manifest(1))
+    flip(store, "chk-1/_metadata")
+    with pytest.raises(CheckpointCorrupt, match="not what was written"):
+        files.persist(manifest(1))
+
+
+# ---- damage
+
+
+def test_a_damaged_newest_checkpoint_is_refused() -> None:
+    """T5, I17, I24, bug-E2: rows would come twice."""
+    store = MemoryStore()
+    files = driver(store)
+    claim(files)
+    files.persist(manifest(1))
+    files.persist(manifest(2))
+    flip(store, "chk-2/_metadata")
+    with pytest.raises(ClaimRefused, match=r"checkpoint 2.*checkpoint 1 is readable"):
+        claim(files)
+
+
+def test_a_damaged_newest_checkpoint_is_passed_over_where_no_sink_minds() -> None:
+    """T5, I17, bug-E2, bug-E3: with a warning."""
+    store = MemoryStore()
+    files = driver(store)
+    claim(files)
+    files.persist(manifest(1))
+    files.persist(manifest(2))
+    flip(store, "chk-2/_metadata")
+    point = claim(files, may_fall_back=True)
+    assert point.restored == 1
+    assert "checkpoint 2 cannot be used" in point.warnings[0]
+    store.write("chk-2/_metadata", [manifests.encode(manifest(2))])
+    assert claim(files).restored == 1, "what was passed over stays void, even if it is repaired"
+
+
+def test_a_checkpoint_whose_file_is_gone_is_damaged() -> None:
+    """T5, I24."""
+    store = MemoryStore()
+    files = driver(store)
+    claim(files)
+    files.persist(manifest(1, file="chk-1/0-1"))
+    with pytest.raises(ClaimRefused, match=r"chk-1/0-1 is gone"):
+        claim(files)
+
+
+def test_what_workers_found_damaged_is_not_used_again() -> None:
+    """T5, bug-E3: recovery ends."""
+    files = driver(MemoryStore())
+    claim(files)
+    files.persist(manifest(1))
+    files.persist(manifest(2))
+    assert claim(files, may_fall_back=True, damaged={n(2): "bad block"}).restored == 1
+
+
+def test_a_damaged_claim_is_an_error_and_not_a_fresh_start() -> None:
+    """I24."""
+    store = MemoryStore()
+    files = driver(store)
+    claim(files)
+    flip(store, paths.restored(AttemptId(1)))
+    with pytest.raises(CheckpointCorrupt):
+        claim(files)
+
+
+# ---- wishes
+
+
+def test_a_fresh_start_forgets_the_old_checkpoints_and_not_the_ids() -> None:
+    """C7."""
+    store = MemoryStore()
+    files = driver(store)
+    claim(files)
+    files.persist(manifest(5))
+    point = claim(driver(store, "b"), RestoreWish(fresh=True))
+    assert (point.restored, point.manifest, point.kept) == (0, None, ())
+    assert point.first_id > 5
+
+
+def test_another_jobs_checkpoint_is_restored_under_own_ids() -> None:
+    files = driver(MemoryStore())
+    wish = RestoreWish(manifest=manifest(77), origin="/elsewhere/job")
+    point = claim(files, wish)
+    assert (point.restored, point.origin, point.manifest) == (0, "/elsewhere/job", manifest(77))
+    assert point.kind is None, "its being another job's last snapshot means nothing here"
+
+
+def test_an_older_own_checkpoint_makes_the_newer_ones_void() -> None:
+    store = MemoryStore()
+    files = driver(store)
+    claim(files)
+    files.persist(manifest(1))
+    files.persist(manifest(2))
+    other = driver(store, "b")
+    assert claim(other, RestoreWish(manifest=manifest(1))).kept == (1,)
+    assert claim(other).restored == 1
+
+
+# ---- clean-up
+
+
+def put(store: MemoryStore, *names: str) -> None:
+    for name in names:
+        store.write(name, [b"x"])
+
+
+def state_files(store: MemoryStore) -> Iterable[str]:
+    return [name for name in store.list() if name.startswith("chk-")]
+
+
+def test_a_checkpoint_goes_metadata_first() -> None:
+    """I12: it never exists by halves."""
+    deleted: list[str] = []
+
+    class Watched(MemoryStore):
+        def delete(self, name: str) -> None:
+            deleted.append(name)
+            super().delete(name)
+
+    store = Watched()
+    put(store, "chk-1/0-1", "chk-1/_metadata", "chk-1/1-1", "chk-2/0-1")
+    driver(store).delete_checkpoint(n(1))
+    assert deleted[0] == "chk-1/_metadata"
+    assert state_files(store) == ["chk-2/0-1"]
+
+
+def test_discarding_leaves_a_tombstone_where_it_is() -> None:
+    """C4."""
+    store = MemoryStore()
+    put(store, "chk-1/0-1", "chk-1/_metadata")
+    driver(store).discard(n(1))
+    assert state_files(store) == ["chk-1/_metadata"]
+
+
+def test_a_sweep_keeps_what_is_kept_and_what_is_not_its_own_yet() -> None:
+    """I12, I13, bug-A1: what late writers left behind goes."""
+    store = MemoryStore()
+    files = driver(store)
+    claim(files)
+    put(store, "chk-1/0-1", "chk-2/0-1", "chk-2/_metadata", "chk-3/0-1", "chk-9/0-1")
+    files.sweep([n(2)], n(5))
+    assert state_files(store) == ["chk-2/0-1", "chk-2/_metadata", "chk-9/0-1"]
+
+
+@pytest.mark.parametrize("how", ["sweep", "delete_everything"])
+def test_a_driver_that_lost_its_job_deletes_nothing(how: str) -> None:
+    """I12, I18: another one goes on from those files."""
+    store = MemoryStore()
+    old, new = driver(store, "old"), driver(store, "new")
+    claim(old)
+    old.persist(manifest(1))
+    claim(new)
+    before = store.list()
+    with pytest.raises(JobFenced):
+        old.sweep([], n(5)) if how == "sweep" else old.delete_everything()
+    assert store.list() == before
+
+
+def test_deleting_everything_leaves_foreign_files_alone() -> None:
+    """T3: only what this job can have written."""
+    store = MemoryStore()
+    files = driver(store)
+    claim(files)
+    put(store, "chk-1/0-1", "notes/readme.txt")
+    files.delete_everything()
+    assert store.list() == ["notes/readme.txt"]
