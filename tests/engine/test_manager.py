@@ -1,0 +1,510 @@
+"""The job manager with real workers in the same thread: one slot, messages by hand, storage in memory."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import pyarrow as pa
+import pytest
+
+from penstock.engine.checkpoint_files import CheckpointFiles, RestoreWish
+from penstock.engine.manager import JobManager, ManagerConfig
+from penstock.engine.spec import JobSpec
+from penstock.engine.worker import Worker
+from penstock.errors import StorageError
+from penstock.plan.physical import make_plan
+from penstock.ports.control import ControlEvent, Joined, LaunchEnded, Left, Received
+from penstock.protocol import restart
+from penstock.protocol.coordinator import CoordinatorConfig
+from penstock.protocol.ids import AttemptId, WorkerId
+from penstock.protocol.lifecycle import LifecycleConfig, Outcome
+from penstock.protocol.messages import Drop, Failed, Notify, ToWorker
+from penstock.storage.memory import MemoryStore
+from penstock.wire import manifest as manifests
+from penstock.wire import paths
+from tests.engine.kit import (
+    Do,
+    HeldBackground,
+    ListDriver,
+    ListSink,
+    ManualClock,
+    NoHost,
+    NumberSource,
+    pipeline,
+)
+
+FIXED, NO_WISH = restart.Fixed(3, 5), RestoreWish()
+
+
+class OneThread:
+    """The job manager's side of the control plane: every launch brings a worker at once."""
+
+    def __init__(self, make: Callable[[ListDriver], Worker]) -> None:
+        self.make = make
+        self.workers: dict[WorkerId, tuple[Worker, ListDriver]] = {}
+        self.events: deque[ControlEvent] = deque()
+        self.sent: list[ToWorker] = []
+        self.lose: type | None = None
+        self.launches = True
+
+    def launch(self, launch: int, description: str) -> None:
+        if not self.launches:
+            return
+        name, driver = WorkerId(f"w{len(self.workers)}"), ListDriver()
+        self.workers[name] = (self.make(driver), driver)
+        self.events.append(Joined(name, launch, "host", 4_000 + launch))
+
+    def cancel(self, launch: int) -> None:
+        """Workers here have no process to end."""
+
+    def receive(self) -> Sequence[ControlEvent]:
+        taken = list(self.events)
+        self.events.clear()
+        return taken
+
+    def send(self, worker: WorkerId, message: ToWorker) -> None:
+        self.sent.append(message)
+        if worker in self.workers and not isinstance(message, self.lose or ()):
+            self.workers[worker][1].inbox.append(message)
+
+    def capacity(self) -> str:
+        return "Spark has no free core."
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+    def step(self) -> None:
+        for name, (worker, driver) in list(self.workers.items()):
+            worker.step()
+            while driver.sent:
+                self.events.append(Received(name, driver.sent.pop(0)))
+            if worker.leaving:
+                self.kill(name)
+
+    def kill(self, name: WorkerId) -> None:
+        worker, _ = self.workers.pop(name)
+        worker.close()
+        self.events.append(Left(name, "killed"))
+
+
+class Job:
+    """Everything that a job is, stepped by hand. `going_on` starts another driver on the same directory."""
+
+    def __init__(
+        self,
+        source: NumberSource,
+        sink: ListSink,
+        *,
+        operator: Callable[[], Do] = Do,
+        store: MemoryStore | None = None,
+        driver: str = "driver-a",
+        strategy: restart.Strategy = FIXED,
+        wish: RestoreWish = NO_WISH,
+        retain: str = "retain_on_cancel",
+        durable: bool = True,
+        slot_timeout_ms: int = 1_000,
+        every_ms: int | None = 10,
+    ) -> None:
+        self.clock, self.background = ManualClock(), HeldBackground()
+        self.store, self.sink = store or MemoryStore(), sink
+        plan = make_plan(pipeline(source, sink, operator), 1, 8)
+        opened = (lambda: self.store) if durable else None
+        origin = {"open_origin": lambda root: self.store}
+        spec = JobSpec("job", plan, buffer_timeout_ms=0.0, open_store=opened, **origin)
+        self.workers = OneThread(
+            lambda link: Worker(lambda: spec, link, NoHost(), self.clock, self.background)
+        )
+        files = CheckpointFiles(self.store, "job", driver, self.clock.wall_ms) if durable else None
+        config = ManagerConfig(
+            LifecycleConfig(1, strategy=strategy, slot_timeout_ms=slot_timeout_ms),
+            CoordinatorConfig(every_ms=every_ms, timeout_ms=1_000, tolerable_failures=1, keep=2),
+            wish,
+            retain,
+        )
+        self.manager = JobManager(
+            spec, config, self.workers, files, self.clock, self.background, {"out": sink}
+        )
+        self.manager.begin()
+
+    def step(self) -> None:
+        self.clock.now_ms += 1
+        self.workers.step()
+        self.manager.step()
+
+    def until(self, condition: Callable[[], bool], steps: int = 5_000) -> None:
+        for _ in range(steps):
+            if condition():
+                return
+            self.step()
+        raise AssertionError(f"never came: {self.manager.status} {self.manager.reason}")
+
+    def run(self) -> Outcome:
+        self.until(lambda: self.manager.ended)
+        assert self.manager.outcome is not None
+        return self.manager.outcome
+
+    def completed(self, count: int) -> Callable[[], bool]:
+        return lambda: self.manager.history.completed_total >= count
+
+    @property
+    def errors(self) -> list[str]:
+        return [info.error for info in self.manager.history.exceptions]
+
+
+def metadata(store: MemoryStore) -> list[int]:
+    return [n for name in store.list() if (n := paths.metadata_of(name)) is not None]
+
+
+# ---- whole lives
+
+
+def test_a_job_whose_input_ends_finishes_with_every_row_committed() -> None:
+    """R1, B10, C3, I27."""
+    job = Job(NumberSource(100), ListSink())
+    assert job.run() is Outcome.FINISHED
+    assert job.sink.numbers == list(range(100))
+    newest = manifests.decode(
+        job.store.read(f"chk-{max(metadata(job.store))}/_metadata"), "manifest"
+    )
+    assert newest.kind == "final"
+    assert len(metadata(job.store)) <= 2, "C5: as many as are kept"
+
+
+def test_nobody_hears_of_a_checkpoint_before_its_metadata_is_there() -> None:
+    """C3, I9."""
+    job = Job(NumberSource(1_000_000), ListSink())
+    told: set[int] = set()
+    for _ in range(300):
+        job.step()
+        new = {m.checkpoint for m in job.workers.sent if isinstance(m, Notify)} - told
+        assert new <= set(metadata(job.store))
+        told |= new
+    assert told
+
+
+def test_an_exception_in_user_code_costs_no_row_and_repeats_none() -> None:
+    """R1, I1."""
+    failures = iter([True])
+
+    def once(batch: pa.RecordBatch) -> None:
+        if 50 in batch.column(0).to_pylist() and next(failures, False):
+            raise ValueError("bad row")
+
+    job = Job(NumberSource(200), ListSink(), operator=lambda: Do(once))
+    assert job.run() is Outcome.FINISHED
+    assert job.sink.numbers == list(range(200))
+    (failure,) = job.manager.history.exceptions
+    assert (failure.error, failure.operator, failure.attempt) == ("ValueError", "work", 1)
+    assert "bad row" in failure.message
+
+
+def test_a_lost_worker_is_replaced_and_costs_no_row() -> None:
+    """R1, bug-I1."""
+    job = Job(NumberSource(2_000), ListSink())
+    job.until(job.completed(2))
+    job.workers.kill(WorkerId("w0"))
+    job.workers.events.append(LaunchEnded(0, "killed"))
+    assert job.run() is Outcome.FINISHED
+    assert job.sink.numbers == list(range(2_000))
+    assert "WorkerLost" in job.errors
+
+
+def test_the_strategy_ends_the_job_with_the_first_cause() -> None:
+    """R2, B5."""
+
+    def always(batch: pa.RecordBatch) -> None:
+        raise ValueError("bad row")
+
+    job = Job(NumberSource(10), ListSink(), operator=lambda: Do(always), strategy=restart.Never())
+    assert job.run() is Outcome.FAILED
+    assert "ValueError in operator 'work'" in job.manager.reason
+    assert "bad row" in job.manager.reason
+    assert job.sink.numbers == []
+
+
+def test_without_checkpoints_rows_are_committed_and_never_replayed() -> None:
+    """B5: at most once."""
+    failures = iter([True])
+
+    def once(batch: pa.RecordBatch) -> None:
+        if 150 in batch.column(0).to_pylist() and next(failures, False):
+            raise ValueError("bad row")
+
+    job = Job(
+        NumberSource(200),
+        ListSink(),
+        operator=lambda: Do(once),
+        strategy=restart.Never(),
+        durable=False,
+    )
+    assert job.run() is Outcome.FAILED
+    assert job.sink.numbers == list(range(len(job.sink.numbers)))
+    assert len(job.sink.numbers) < 200
+
+
+def test_a_second_driver_goes_on_where_the_first_was_killed() -> None:
+    """R5, C7: with ids above all of the first one's."""
+    store, sink = MemoryStore(), ListSink()
+    first = Job(NumberSource(500), sink, store=store)
+    first.until(first.completed(3))
+    second = Job(NumberSource(500), sink, store=store, driver="driver-b")
+    assert second.run() is Outcome.FINISHED
+    assert sink.numbers == list(range(500))
+    used = [info.id for info in first.manager.history.checkpoints]
+    assert min(info.id for info in second.manager.history.checkpoints) > max(used)
+
+
+def test_a_driver_that_was_replaced_stops_and_commits_nothing_more() -> None:
+    """R5, I18, bug-E15."""
+    store, sink = MemoryStore(), ListSink()
+    first = Job(NumberSource(1_000_000), sink, store=store)
+    first.until(first.completed(2))
+    second = Job(NumberSource(1_000_000), sink, store=store, driver="driver-b")
+    second.until(second.completed(1))
+    told = len([m for m in first.workers.sent if isinstance(m, Notify)])
+    assert first.run() is Outcome.FAILED
+    assert "taken over by another driver (driver-b)" in first.manager.reason
+    assert len([m for m in first.workers.sent if isinstance(m, Notify)]) <= told + 1
+    second.until(second.completed(3))
+
+
+# ---- stopping, cancelling
+
+
+def test_a_stopped_job_has_everything_committed_and_goes_on_later() -> None:
+    """C3: nothing is lost, nothing comes twice."""
+    store, sink = MemoryStore(), ListSink()
+    job = Job(NumberSource(3_000), sink, store=store)
+    job.until(job.completed(1))
+    job.manager.request_stop()
+    assert job.run() is Outcome.STOPPED
+    stopped_at = len(sink.numbers)
+    assert sink.numbers == list(range(stopped_at))
+    assert 0 < stopped_at < 3_000
+    again = Job(NumberSource(3_000), sink, store=store, driver="driver-b")
+    assert again.run() is Outcome.FINISHED
+    assert sink.numbers == list(range(3_000))
+
+
+def test_a_commit_that_fails_after_the_stop_is_repeated_and_then_the_job_stops() -> None:
+    """bug-A16: never from an older checkpoint."""
+    sink = ListSink()
+    job = Job(NumberSource(1_000_000), sink)
+    job.until(job.completed(1))
+    job.manager.request_stop()
+    sink.fail_commits = 7
+    assert job.run() is Outcome.STOPPED
+    assert sink.numbers == list(range(len(sink.numbers)))
+    assert "CommitError" in job.errors
+
+
+@pytest.mark.parametrize(
+    ("retain", "stays"), [("retain_on_cancel", True), ("delete_on_cancel", False)]
+)
+def test_what_stays_after_a_cancel_is_what_was_asked_for(retain: str, stays: bool) -> None:
+    """T3."""
+    job = Job(NumberSource(1_000_000), ListSink(), retain=retain)
+    job.until(job.completed(2))
+    job.manager.request_cancel()
+    assert job.run() is Outcome.CANCELLED
+    assert bool(metadata(job.store)) is stays
+    assert bool(job.store.list()) is stays
+
+
+@pytest.mark.parametrize(("retain", "stays"), [("delete_on_cancel", True), ("never_retain", False)])
+def test_what_stays_after_a_failure_is_what_was_asked_for(retain: str, stays: bool) -> None:
+    """T3."""
+
+    def late(batch: pa.RecordBatch) -> None:
+        if 400 in batch.column(0).to_pylist():
+            raise ValueError("bad row")
+
+    job = Job(NumberSource(1_000), ListSink(), operator=lambda: Do(late), retain=retain)
+    assert job.run() is Outcome.FAILED
+    assert bool(metadata(job.store)) is stays
+
+
+def test_a_cancel_while_metadata_is_written_leaves_a_whole_checkpoint_or_none() -> None:
+    """I12: the last clean-up waits for what is being persisted."""
+
+    class Slow(MemoryStore):
+        def __init__(self) -> None:
+            super().__init__()
+            self.writing = False
+            self.broken = 0
+
+        def create(self, name: str, data: bytes) -> bool:
+            if paths.metadata_of(name) is not None and self.broken:
+                self.broken -= 1
+                raise StorageError("simulated: the store is slow")
+            return super().create(name, data)
+
+    store = Slow()
+    job = Job(NumberSource(1_000_000), ListSink(), store=store)
+    job.until(job.completed(1))
+    store.broken = 4
+    job.until(lambda: store.broken < 4)
+    job.manager.request_cancel()
+    assert job.run() is Outcome.CANCELLED
+    again = Job(NumberSource(1_000_000), job.sink, store=store, driver="driver-b")
+    again.until(again.completed(1))
+    numbers = job.sink.numbers
+    assert numbers == list(range(len(numbers)))
+
+
+def test_a_store_that_fails_at_the_end_is_swept_all_the_same() -> None:
+    """I13."""
+
+    class Stubborn(MemoryStore):
+        refused = 0
+
+        def delete(self, name: str) -> None:
+            if self.refused < 5:
+                self.refused += 1
+                raise StorageError("simulated: cannot delete")
+            super().delete(name)
+
+    store = Stubborn()
+    job = Job(NumberSource(300), ListSink(), store=store)
+    assert job.run() is Outcome.FINISHED
+    assert len(metadata(store)) <= 2
+
+
+# ---- restore points
+
+
+def test_another_jobs_checkpoint_is_the_start_until_there_is_an_own_one() -> None:
+    """R1: after a failure the job goes on from its own checkpoint, not from the beginning again."""
+    origin, sink = MemoryStore(), ListSink()
+    first = Job(NumberSource(100_000), ListSink(), store=origin)
+    first.until(first.completed(2))
+    name = f"chk-{max(metadata(origin))}/_metadata"
+    restored = manifests.decode(origin.read(name), name)
+    begin = next(
+        part.operators["numbers"].lanes[0] for part in restored.snapshots if part.operators
+    )
+    without = tuple(
+        dataclasses.replace(
+            part,
+            operators={
+                key: dataclasses.replace(value, transactions=())
+                for key, value in part.operators.items()
+            },
+        )
+        for part in restored.snapshots
+    )
+    wish = RestoreWish(
+        manifest=dataclasses.replace(restored, snapshots=without), origin="/elsewhere"
+    )
+    failures = iter([True])
+
+    def once(batch: pa.RecordBatch) -> None:
+        ready = job.manager.history.completed_total >= 2
+        if ready and next(failures, False):
+            raise ValueError("once")
+
+    job = Job(NumberSource(100_000), sink, operator=lambda: Do(once), wish=wish)
+    job.until(lambda: len(job.manager.history.exceptions) == 1)
+    job.until(job.completed(5))
+    assert sink.numbers == list(range(begin, begin + len(sink.numbers)))  # type: ignore[operator, arg-type]
+
+
+def test_state_of_an_operator_that_is_not_there_any_more_is_refused() -> None:
+    """R8: lists both sides and the likeliest match."""
+    store = MemoryStore()
+    first = Job(NumberSource(1_000_000), ListSink(), store=store)
+    first.until(first.completed(1))
+    name = f"chk-{max(metadata(store))}/_metadata"
+    taken = manifests.decode(store.read(name), name)
+    renamed = dataclasses.replace(
+        taken,
+        operators=tuple(
+            dataclasses.replace(entry, name="number") if entry.name == "numbers" else entry
+            for entry in taken.operators
+        ),
+        snapshots=tuple(
+            dataclasses.replace(
+                part,
+                operators={
+                    ("number" if key == "numbers" else key): value
+                    for key, value in part.operators.items()
+                },
+            )
+            for part in taken.snapshots
+        ),
+    )
+    wish = RestoreWish(manifest=renamed, origin="/elsewhere")
+    job = Job(NumberSource(10), ListSink(), wish=wish)
+    assert job.run() is Outcome.FAILED
+    assert "'number' (did you mean 'numbers'?)" in job.manager.reason
+    assert "'numbers', 'work', 'out'" in job.manager.reason
+
+
+def test_another_max_parallelism_is_refused() -> None:
+    store = MemoryStore()
+    first = Job(NumberSource(1_000_000), ListSink(), store=store)
+    first.until(first.completed(1))
+    name = f"chk-{max(metadata(store))}/_metadata"
+    taken = dataclasses.replace(manifests.decode(store.read(name), name), max_parallelism=64)
+    job = Job(NumberSource(10), ListSink(), wish=RestoreWish(manifest=taken, origin="/x"))
+    assert job.run() is Outcome.FAILED
+    assert "start it with max_parallelism=64" in job.manager.reason
+
+
+# ---- odd moments
+
+
+def test_two_failures_in_one_tick_are_one_restart() -> None:
+    """bug-A13."""
+    job = Job(NumberSource(1_000_000), ListSink())
+    job.until(job.completed(1))
+    failed = Failed(AttemptId(1), "ValueError", "no")
+    worker = next(iter(job.workers.workers))
+    job.workers.events += [Received(worker, failed), Received(worker, failed)]
+    job.step()
+    assert len([m for m in job.workers.sent if isinstance(m, Drop)]) == 1
+    job.until(lambda: job.manager.machine.attempts == 2)
+    job.until(job.completed(3))
+    assert job.manager.machine.attempts == 2
+
+
+@pytest.mark.parametrize("lost", [Notify, Drop])
+def test_messages_that_get_lost_do_not_hold_the_job_up(lost: type) -> None:
+    """I25."""
+    job = Job(NumberSource(300), ListSink())
+    job.workers.lose = lost
+    job.until(lambda: any(isinstance(m, lost) for m in job.workers.sent) or job.manager.ended)
+    job.workers.lose = None
+    assert job.run() is Outcome.FINISHED
+    assert job.sink.numbers == list(range(300))
+
+
+def test_too_few_workers_end_the_job_in_time() -> None:
+    """bug-I4."""
+    job = Job(NumberSource(10), ListSink(), slot_timeout_ms=50)
+    job.workers.workers.clear()
+    job.workers.events.clear()
+    assert job.run() is Outcome.FAILED
+    assert "needs 1 workers" in job.manager.reason
+
+
+def test_a_launch_that_can_never_work_says_what_spark_knows() -> None:
+    job = Job(NumberSource(10), ListSink())
+    job.workers.workers.clear()
+    job.workers.events.clear()
+    job.workers.events.append(LaunchEnded(0, "another Python.", fatal=True))
+    assert job.run() is Outcome.FAILED
+    assert job.manager.reason == "another Python. Spark has no free core."
+
+
+def test_a_checkpoint_can_be_asked_for() -> None:
+    """C1."""
+    job = Job(NumberSource(1_000_000), ListSink(), every_ms=None)
+    job.until(lambda: job.manager.status == "running")
+    for _ in range(100):
+        job.step()
+    assert job.manager.history.checkpoints == ()
+    job.manager.request_checkpoint()
+    job.until(job.completed(1))
