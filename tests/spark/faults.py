@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import penstock as pen
 from tests.spark import jobs
 
 PLACES = ("write", "prepare", "durable", "commit")
+AFTER_COMMIT = "after the commit"
 
 
 def once(flag: Path | str) -> bool:
@@ -37,6 +39,14 @@ class Fault:
     @property
     def happened(self) -> bool:
         return Path(self.flag).exists()
+
+
+class Death(Fault):
+    """The process kills itself, once."""
+
+    def reached(self, where: str) -> None:
+        if once(self.flag):
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 class BumpyMap:
@@ -65,7 +75,7 @@ class BumpyOpen(jobs.Nth):
 
 
 class BumpySink(pen.CollectSink):
-    """Collects rows, with a fault in one of PLACES."""
+    """Collects rows, with a fault in one of PLACES, or AFTER_COMMIT."""
 
     def __init__(self, place: str, fault: Fault) -> None:
         super().__init__()
@@ -121,6 +131,7 @@ class _Committer(pen.SinkCommitter):
     def commit(self, transaction: Any) -> None:
         self.sink.reached("commit")
         self.inner.commit(transaction)
+        self.sink.reached(AFTER_COMMIT)
 
     def abort_others(self, keep: Any) -> None:
         self.inner.abort_others(keep)

@@ -106,13 +106,13 @@ def test_a_second_driver_fences_off_the_first(spark: Any, tmp_path: Path, asleep
 @pytest.mark.timeout(180)
 def test_a_killed_executor_changes_nothing_in_the_output(tmp_path: Path) -> None:
     """R1, I1, I2, bug-I1: its workers come back elsewhere, those of the other executor keep their pids."""
-    with program("cluster", tmp_path) as driver:
+    with program("cluster", tmp_path, rows=8_000) as driver:
         assert said(driver, "workers") == "2 on the victim 1"
         assert said(driver, "stayed") == "True 1"
         assert said(driver, "ended").endswith("returned True")
         assert said(driver, "left") == "0 0"
         assert driver.wait(40) == 0
-    jobs.assert_numbered(jobs.read_parts(tmp_path / "out"), ROWS)
+    jobs.assert_numbered(jobs.read_parts(tmp_path / "out"), 8_000)
 
 
 @pytest.mark.timeout(120)

@@ -10,7 +10,15 @@ import pytest
 
 import penstock as pen
 from tests.spark import jobs
-from tests.spark.faults import PLACES, BumpyMap, BumpyOpen, BumpySink, Fault
+from tests.spark.faults import (
+    AFTER_COMMIT,
+    PLACES,
+    BumpyMap,
+    BumpyOpen,
+    BumpySink,
+    Death,
+    Fault,
+)
 
 pytestmark = pytest.mark.spark
 ROWS, RATE = 2_000, 2_000
@@ -77,6 +85,19 @@ def test_rows_that_cannot_be_made_durable_are_read_again_however_much_is_tolerat
     assert fault.happened and jobs.restarts(job) == 1
     (told,) = job.exceptions
     assert "could not make its rows durable" in told.message and "in durable" in told.traceback
+    jobs.assert_numbered(sink.to_table(), ROWS)
+
+
+@pytest.mark.parametrize("place", [*PLACES[1:], AFTER_COMMIT])
+def test_a_worker_that_dies_in_a_sink_changes_nothing_in_the_output(
+    spark: Any, tmp_path: Path, place: str
+) -> None:
+    """R1, E2, I1, I9, I10: what a completed checkpoint promised is committed by whoever comes next, once."""
+    death = Death(tmp_path / "flag")
+    sink = BumpySink(place, death)
+    job = run(spark, jobs.count_up(jobs.source(ROWS, RATE)).to(sink), tmp_path)
+    assert death.happened and jobs.restarts(job) == 1
+    assert job.exceptions[0].error == "WorkerLost"
     jobs.assert_numbered(sink.to_table(), ROWS)
 
 
