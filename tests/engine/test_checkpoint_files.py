@@ -105,10 +105,21 @@ def test_the_newest_checkpoint_is_found_and_ids_go_on_above_what_was_reserved() 
     claim(files)
     for i in (1, 2):
         assert files.persist(manifest(i))
-    point = claim(files)
+    point = claim(driver(store, "driver-b"))
     assert (point.attempt, point.restored, point.kept) == (2, 2, (1, 2))
     assert point.manifest == manifest(2)
     assert point.first_id == 2 + IDS_RESERVED
+
+
+def test_a_driver_that_goes_on_leaves_no_gap_in_its_ids() -> None:
+    """C7: it knows which ones it has used; others see what it reserves anew."""
+    store = MemoryStore()
+    files = driver(store)
+    claim(files)
+    assert files.persist(manifest(1))
+    point = files.claim(RestoreWish(), may_fall_back=False, damaged={}, next_id=CheckpointId(5))
+    assert (point.restored, point.first_id) == (1, 5)
+    assert claim(driver(store, "driver-b")).first_id == 5 + IDS_RESERVED
 
 
 def test_two_drivers_that_claim_at_once_get_different_attempts_and_the_later_one_wins() -> None:

@@ -22,6 +22,7 @@ from penstock.wire import paths, records
 from penstock.wire.manifest import Manifest
 
 TOMBSTONE = b"aborted\n"
+FIRST_CHECKPOINT = CheckpointId(1)
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,8 @@ class CheckpointFiles:
         self._driver = driver
         self._wall_ms = wall_ms
         self._own: AttemptId | None = None
+        self._mine: set[AttemptId] = set()
+        """All attempts of this driver: it knows itself which ids they have used."""
 
     # ---- claiming
 
@@ -80,15 +83,18 @@ class CheckpointFiles:
         *,
         may_fall_back: bool,
         damaged: Mapping[CheckpointId, str],
+        next_id: CheckpointId = FIRST_CHECKPOINT,
     ) -> RestorePoint:
-        """Takes the next attempt number, then looks, then decides, then records the decision."""
+        """Takes the next attempt number, then looks, then decides, then records the decision. `next_id` is the first
+        id that this driver has not used itself."""
         attempt = self._claim_next()
         names = self._store.list()
         facts, found = self._facts(names, damaged)
         decision = recovery.decide(facts, may_fall_back=may_fall_back)
         if isinstance(decision, recovery.Refuse) and not (wish.fresh or wish.manifest):
             raise ClaimRefused(decision.reason)
-        point = self._point(attempt, wish, decision, facts, found)
+        first_id = max(next_id, recovery.first_free_id(facts))
+        point = self._point(attempt, wish, decision, facts, found, first_id)
         self._record(point)
         return point
 
@@ -100,6 +106,7 @@ class CheckpointFiles:
             record = records.OwnerRecord(attempt, self._driver, self._wall_ms())
             if self._store.create(paths.owner(attempt), records.encode_owner(record)):
                 self._own = attempt
+                self._mine.add(attempt)
                 return attempt
 
     def _claimed_attempts(self) -> list[AttemptId]:
@@ -135,12 +142,12 @@ class CheckpointFiles:
                 data = self._store.read(name)
                 if data != TOMBSTONE:
                     readable[checkpoint] = manifest = manifests.decode(data, name)
-                    if not recovery.is_void(_found(manifest), claims):
+                    if not recovery.is_void(self._found(manifest), claims):
                         self._check_files(manifest, names)
             except CheckpointCorrupt as error:
                 readable.pop(checkpoint, None)
                 broken.append(Damaged(checkpoint, str(error)))
-        found = tuple(_found(manifest) for manifest in readable.values())
+        found = tuple(self._found(manifest) for manifest in readable.values())
         seen = (n for name in names if (n := paths.checkpoint_of(name)) is not None)
         newest = CheckpointId(max(seen, default=NO_CHECKPOINT))
         return Facts(claims, found, tuple(broken), newest), readable
@@ -162,7 +169,9 @@ class CheckpointFiles:
             if attempt is not None:
                 record = recorded.get(attempt)
                 restored = record.checkpoint if record is not None else None
-                until = record.ids_until if record is not None else NO_CHECKPOINT
+                until = NO_CHECKPOINT
+                if record is not None and attempt not in self._mine:
+                    until = record.ids_until
                 claims.append(Claim(attempt, restored, until))
         return tuple(claims)
 
@@ -173,8 +182,8 @@ class CheckpointFiles:
         decision: recovery.Decision,
         facts: Facts,
         found: Mapping[CheckpointId, Manifest],
+        first_id: CheckpointId,
     ) -> RestorePoint:
-        first_id = recovery.first_free_id(facts)
         if wish.manifest is not None:
             own = NO_CHECKPOINT if wish.origin else wish.manifest.checkpoint
             kept = tuple(n for n in sorted(found) if n <= own)
@@ -189,6 +198,10 @@ class CheckpointFiles:
             for d in decision.skipped
         )
         return RestorePoint(attempt, chosen, first_id, kept, found[chosen], "", warnings)
+
+    def _found(self, manifest: Manifest) -> Found:
+        until = NO_CHECKPOINT if manifest.attempt in self._mine else manifest.ids_until
+        return Found(manifest.checkpoint, manifest.attempt, manifest.kind, until)
 
     def _record(self, point: RestorePoint) -> None:
         record = records.RestoredRecord(point.attempt, point.restored, point.ids_until)
@@ -249,7 +262,3 @@ class CheckpointFiles:
         for name in self._store.list():
             if paths.is_known(name):
                 self._store.delete(name)
-
-
-def _found(manifest: Manifest) -> Found:
-    return Found(manifest.checkpoint, manifest.attempt, manifest.kind, manifest.ids_until)

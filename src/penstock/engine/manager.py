@@ -397,8 +397,11 @@ class JobManager:
             return
         wish, damaged = self._wish, dict(self._damaged)
         may_fall_back = all(sink.idempotent for sink in self._sinks.values())
+        next_id = self.coordinator.next_id
         self._storage.submit(
-            lambda: files.claim(wish, may_fall_back=may_fall_back, damaged=damaged),
+            lambda: files.claim(
+                wish, may_fall_back=may_fall_back, damaged=damaged, next_id=next_id
+            ),
             self._claimed,
             self._claim_failed,
         )
