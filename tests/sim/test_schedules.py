@@ -7,11 +7,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from penstock.shells.sim.runner import run_many, run_seed
+from penstock.shells.sim.world import Violation, World
 
 SCHEDULES = 2_000
 FIRST = 10_000
@@ -48,6 +50,70 @@ def test_two_thousand_schedules_break_no_invariant() -> None:
 def test_a_seed_that_failed_once_never_fails_again(seed: int) -> None:
     result, lines = run_seed(seed)
     assert not result.problem, "\n".join([*lines[-40:], result.problem])
+
+
+HAPPENINGS = {
+    "is killed: crash": "a worker dies",
+    "loses its driver and does not know": "a worker lives on into the next attempt",
+    "stands still until": "a worker is paused",
+    "launch 0 fails": "a launch fails",
+    "driver 0 is killed": "the driver dies",
+    "driver 1 starts": "another driver takes over",
+    "taken over by another driver": "a driver is fenced",
+    "person       stops": "the job is stopped and goes on",
+    "person       cancels": "the job is cancelled and goes on",
+    "person       asks": "a checkpoint is asked for",
+    "a bit of chk-": "a checkpoint is damaged",
+    "The newest checkpoint cannot be used": "a damaged checkpoint is refused",
+    "simulated failure in user code": "user code raises",
+    "simulated failure in a snapshot": "a snapshot raises",
+    "simulated failure in a restore": "a restore raises",
+    "could not make its rows durable": "a transaction cannot be made durable",
+    "was not synced and is lost": "un-fsynced rows are lost",
+    "storage fails: create": "storage fails before",
+    "storage answers with an error all the same: create": "storage fails after",
+    "work of a dead process is done all the same": "a write is delayed past its process",
+    "network      loses": "a control message is lost",
+    "did not complete within the timeout": "a checkpoint times out",
+    "kind=final": "a job finishes",
+    "no checkpoints;": "a job without checkpoints",
+}
+
+
+def everything_that_happens(seeds: range) -> str:
+    told: list[str] = []
+    for seed in seeds:
+        world = World(seed, verbose=True)
+        with suppress(Violation):
+            world.run()
+        told += world.trace.lines()
+        for driver in world.cluster.drivers:
+            told.append(driver.manager.reason)
+            told += [f"{e.error} {e.message}" for e in driver.manager.history.exceptions]
+            told += [info.failure or "" for info in driver.manager.history.checkpoints]
+    return "\n".join(told)
+
+
+def test_every_kind_of_fault_really_strikes() -> None:
+    """A schedule in which nothing happens proves nothing."""
+    told = everything_that_happens(range(150))
+    missing = [what for words, what in HAPPENINGS.items() if words not in told]
+    assert missing == []
+
+
+def test_jobs_are_started_again_with_another_parallelism() -> None:
+    """R6: state goes by key group, sources by lane; I1 and I2 hold as in any other schedule."""
+    rescaled = 0
+    for seed in range(150):
+        world = World(seed)
+        world.run()
+        parallelisms = {driver.plan.parallelism for driver in world.cluster.drivers}
+        restored = any(
+            manifest.parallelism != world.scenario.parallelism
+            for manifest in world.checkers.manifests.values()
+        )
+        rescaled += len(parallelisms) > 1 and restored
+    assert rescaled >= 3
 
 
 def test_the_same_seed_gives_the_same_trace() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 import traceback
 from collections.abc import Iterable
@@ -45,7 +46,15 @@ def run_seed(seed: int, verbose: bool = False) -> tuple[Result, list[str]]:
 
 
 def run_quietly(seeds: Iterable[int]) -> list[Result]:
-    return [run_seed(seed)[0] for seed in seeds]
+    """Garbage waits until the end: looking for it all the time takes a fifth of a schedule."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return [run_seed(seed)[0] for seed in seeds]
+    finally:
+        if enabled:
+            gc.enable()
+        gc.collect()
 
 
 @dataclass
