@@ -1,0 +1,160 @@
+"""One subtask between its channels: what it reads, what it does not read, what it never waits for."""
+
+from __future__ import annotations
+
+from penstock.engine.chain import Chain
+from penstock.engine.outputs import Output, Outputs
+from penstock.engine.partition import make_partitioner
+from penstock.engine.subtask import GivenUp, Input, Subtask, Taken
+from penstock.plan.graph import Forward, Hash, LogicalGraph, Node
+from penstock.plan.graph import Input as Edge
+from penstock.plan.physical import make_plan
+from penstock.ports.channel import Barrier, Batch, End
+from penstock.protocol.alignment import Alignment
+from penstock.protocol.counting import Counting
+from penstock.protocol.ids import ChannelId, CheckpointId, SubtaskId
+from penstock.protocol.messages import SnapshotKind
+from tests.engine.kit import SCHEMA, Do, ManualClock, ShortChannel, numbers, rows
+
+A, B = ChannelId(0, 0, 0), ChannelId(0, 1, 0)
+N1, N2 = CheckpointId(1), CheckpointId(2)
+
+
+class Bench:
+    """A subtask with two inputs and one output."""
+
+    def __init__(self, exactly_once: bool = True, room: int = 100) -> None:
+        self.clock = ManualClock()
+        self.seen: list[int] = []
+        nodes = (
+            Node("in", "map", Do, (), SCHEMA),
+            Node(
+                "work",
+                "map",
+                lambda: Do(lambda batch: self.seen.extend(numbers(batch))),
+                (Edge("in", Hash(("n",))),),
+                SCHEMA,
+            ),
+            Node("next", "map", Do, (Edge("work", Hash(("n",))),), SCHEMA),
+        )
+        plan = make_plan(LogicalGraph(nodes), 1, 8)
+        self.a, self.b, self.out = ShortChannel(100), ShortChannel(100), ShortChannel(room)
+        outputs = [Output(ChannelId(1, 0, 0), self.out)]
+        kind = Alignment if exactly_once else Counting
+        self.subtask = Subtask(
+            SubtaskId(1, 0),
+            Chain(plan.tasks[1]),
+            [Input(A, 0, self.a), Input(B, 0, self.b)],
+            Outputs({1: (make_partitioner(Forward(), 1, 8), outputs)}),
+            kind(frozenset((A, B))),
+            self.clock,
+            0.0,
+        )
+
+    def run(self) -> None:
+        """Until nothing can move."""
+        while self.subtask.step():
+            self.clock.now_ms += 1
+            self.subtask.check()
+
+    @property
+    def left(self) -> list:
+        return [numbers(f.data) if isinstance(f, Batch) else f for f in self.out.frames]
+
+
+def test_a_channel_is_not_read_behind_its_barrier_until_the_others_have_theirs() -> None:
+    """B3: then it goes on with what waited."""
+    bench = Bench()
+    bench.a.frames += [Batch(rows(1)), Barrier(N1), Batch(rows(2))]
+    bench.run()
+    assert bench.seen == [1]
+    assert bench.subtask.reading() == [B]
+    bench.b.frames += [Batch(rows(3)), Barrier(N1)]
+    bench.run()
+    assert bench.seen == [1, 3, 2]
+    assert bench.left == [[1], [3], Barrier(N1), [2]]
+
+
+def test_at_least_once_reads_on() -> None:
+    """B4."""
+    bench = Bench(exactly_once=False)
+    bench.a.frames += [Batch(rows(1)), Barrier(N1), Batch(rows(2))]
+    bench.run()
+    assert bench.seen == [1, 2]
+    bench.b.frames += [Barrier(N1)]
+    bench.run()
+    assert bench.left == [[1], [2], Barrier(N1)]
+
+
+def test_alignment_takes_as_long_as_the_slowest_channel() -> None:
+    """C6."""
+    bench = Bench()
+    bench.a.frames += [Barrier(N1)]
+    bench.run()
+    bench.clock.now_ms += 500
+    bench.b.frames += [Barrier(N1)]
+    bench.run()
+    (taken,) = bench.subtask.news
+    assert isinstance(taken, Taken)
+    assert 500 <= taken.alignment_ms < 510
+
+
+def test_an_aborted_alignment_lets_the_blocked_channel_go() -> None:
+    """B11."""
+    bench = Bench()
+    bench.a.frames += [Barrier(N1), Batch(rows(1))]
+    bench.run()
+    assert bench.seen == []
+    bench.subtask.abort(N1)
+    bench.run()
+    assert bench.seen == [1]
+
+
+def test_a_snapshot_that_was_overtaken_is_given_up_and_said_so() -> None:
+    """B11."""
+    bench = Bench()
+    bench.a.frames += [Barrier(N1)]
+    bench.b.frames += [Barrier(N2)]
+    bench.run()
+    (news,) = bench.subtask.news
+    assert isinstance(news, GivenUp)
+    assert news.checkpoint == N1
+    assert "barrier 2" in news.reason
+
+
+def test_a_full_output_stops_reading_and_not_the_barrier_handling_of_others() -> None:
+    """Back pressure is per subtask: it takes no input, and a trigger is still answered."""
+    bench = Bench(room=0)
+    bench.a.frames += [Batch(rows(1)), Batch(rows(2))]
+    bench.run()
+    assert bench.seen == [1]
+    assert bench.subtask.reading() == []
+    bench.subtask.trigger(N1, SnapshotKind.CHECKPOINT)
+    assert bench.subtask.barriers.pending == {N1}
+    bench.out.room = 10
+    bench.run()
+    assert bench.seen == [1, 2]
+
+
+def test_it_ends_when_every_input_has() -> None:
+    """B10: and takes part in snapshots afterwards without a barrier."""
+    bench = Bench()
+    bench.a.frames += [End()]
+    bench.b.frames += [Batch(rows(1)), End()]
+    bench.run()
+    assert bench.subtask.finished
+    assert bench.left == [[1], End()]
+    bench.subtask.trigger(N1, SnapshotKind.FINAL)
+    (taken,) = bench.subtask.news
+    assert isinstance(taken, Taken)
+    assert taken.finished
+    assert bench.left == [[1], End()], "nothing goes behind the end"
+
+
+def test_channels_are_read_in_turn() -> None:
+    """No channel starves."""
+    bench = Bench()
+    bench.a.frames += [Batch(rows(n)) for n in (1, 2, 3)]
+    bench.b.frames += [Batch(rows(n)) for n in (11, 12, 13)]
+    bench.run()
+    assert bench.seen == [1, 11, 2, 12, 3, 13]
