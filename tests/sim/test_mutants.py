@@ -13,7 +13,7 @@ from tests.mutants.known import MUTANTS
 
 SEEDS_MAX = 1_000
 HINTS = {
-    "a_void_checkpoint_is_restored": 435,
+    "a_void_checkpoint_is_restored": 195,
     "damage_goes_unnoticed": 130,
     "a_lost_transaction_is_tolerated_for_ever": 45,
     "a_fenced_driver_goes_on": 36,
