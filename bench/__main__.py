@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from rich.console import Console
 
 from bench import engine_loop, latency, machine, pause, peers, recovery, throughput, transport
 from bench.figures import Figure, as_json, show
-from bench.sizes import FULL, TINY, Sizes
+from bench.sizes import FULL, TINY, Sizes, Sizes
 
 Bench = Callable[[Sizes, Sequence[peers.Peer]], list[Figure]]
 
@@ -34,9 +35,14 @@ def main() -> None:
     figures: list[Figure] = []
     for name in chosen.names or BENCHES:
         console.print(f"{name} ...", highlight=False)
-        figures += BENCHES[name](TINY if chosen.tiny else FULL, others)
+        figures += BENCHES[name](_sizes(chosen), others)
     show(figures, console)
     print(as_json(figures, facts))
+
+
+def _sizes(chosen: argparse.Namespace) -> Sizes:
+    sizes = TINY if chosen.tiny else FULL
+    return replace(sizes, repetitions=chosen.repetitions) if chosen.repetitions else sizes
 
 
 def _arguments() -> argparse.Namespace:
@@ -44,6 +50,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("names", nargs="*", metavar="name", help=", ".join(BENCHES))
     parser.add_argument("--peers", type=int, default=0, help="1: run other systems beside it")
     parser.add_argument("--tiny", action="store_true", help="just see that everything works")
+    parser.add_argument(
+        "--repetitions", type=int, help=f"of each run; {FULL.repetitions} if not given"
+    )
     chosen = parser.parse_args()
     unknown = [name for name in chosen.names if name not in BENCHES]
     if unknown:

@@ -6,6 +6,7 @@ figures of the same minutes can be compared.
 
 from __future__ import annotations
 
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -59,6 +60,8 @@ def run(name: str, kind: str, sizes: Sizes, peer_list: Sequence[peers.Peer]) -> 
         # Every other round backwards, so that none always comes after the same other.
         for way in list(ways) if repetition % 2 == 0 else reversed(list(ways)):
             rates.add(way, ways[way]())
+            millions = rates.by_way[way][-1] / 1e6
+            print(f"  {name}, {way}: {millions:.2f} M rows/s", file=sys.stderr, flush=True)
     return _figures(name, rates, peer_list)
 
 
