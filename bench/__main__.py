@@ -10,7 +10,7 @@ from rich.console import Console
 
 from bench import engine_loop, latency, machine, pause, peers, recovery, throughput, transport
 from bench.figures import Figure, as_json, show
-from bench.sizes import FULL, TINY, Sizes, Sizes
+from bench.sizes import FULL, TINY, Sizes
 
 Bench = Callable[[Sizes, Sequence[peers.Peer]], list[Figure]]
 
