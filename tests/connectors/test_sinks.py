@@ -12,8 +12,10 @@ import threading
 from pathlib import Path
 
 import duckdb
+import fsspec.implementations.arrow
 import pandas as pd
 import pyarrow as pa
+import pyarrow.fs
 import pyarrow.parquet as pq
 import pytest
 
@@ -21,6 +23,7 @@ from penstock.connectors.base import SinkContext, SinkWriter, SourceContext
 from penstock.connectors.sinks import BlackholeSink, CollectSink, FileSink, folder
 from penstock.connectors.sinks.blackhole import BlackholeWriter
 from penstock.connectors.sinks.files import path_safe
+from penstock.connectors.sinks.folder import RemoteFolder
 from penstock.connectors.sinks.jsonlines import to_json_lines
 from penstock.connectors.sources import FileSource
 from penstock.errors import CommitError, ConfigError, DataError, SchemaError
@@ -385,3 +388,13 @@ def test_a_blackhole_counts_and_commits_nothing() -> None:
     assert isinstance(writer, BlackholeWriter)
     assert writer.rows == 3
     assert writer.prepare(1) is None
+
+
+def test_tidying_up_on_a_remote_store_never_removes_a_folder_with_files(tmp_path: Path) -> None:
+    """E2: some file systems delete a folder with all that is in it, staged rows of others included."""
+    fs = fsspec.implementations.arrow.ArrowFSWrapper(pa.fs.LocalFileSystem())
+    folder = RemoteFolder(fs, str(tmp_path))
+    (tmp_path / "_staging").mkdir()
+    (tmp_path / "_staging/promised").write_text("rows")
+    folder.prune("_staging")
+    assert (tmp_path / "_staging/promised").exists()

@@ -395,3 +395,38 @@ def test_deleting_everything_leaves_foreign_files_alone() -> None:
     put(store, "chk-1/0-1", "notes/readme.txt")
     files.delete_everything()
     assert store.list() == ["notes/readme.txt"]
+
+
+def test_a_start_that_is_refused_leaves_the_checkpoints_as_they_were() -> None:
+    """R8: the next start goes on from the newest one, not from what the refused one wanted."""
+    store = MemoryStore()
+    files = driver(store)
+    claim(files)
+    for i in (1, 2):
+        assert files.persist(manifest(i))
+    wish = RestoreWish(manifest=manifest(77), origin="/elsewhere/job")
+    with pytest.raises(ClaimRefused, match="does not fit"):
+        claim(driver(store, "b"), wish, misfit=lambda _: "does not fit")
+    assert claim(driver(store, "c")).restored == 2
+
+
+def test_everything_goes_and_the_sign_on_the_door_goes_last() -> None:
+    """T3: whoever is interrupted leaves a folder that is still known to be a job's."""
+    store = Recorder()
+    store.create(paths.JOB, b"x")
+    files = driver(store)
+    claim(files)
+    assert files.persist(manifest(1))
+    files.delete_everything()
+    assert store.list() == []
+    assert store.deleted[-1] == paths.JOB
+
+
+class Recorder(MemoryStore):
+    def __init__(self) -> None:
+        super().__init__()
+        self.deleted: list[str] = []
+
+    def delete(self, name: str) -> None:
+        self.deleted.append(name)
+        super().delete(name)

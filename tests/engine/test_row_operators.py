@@ -628,3 +628,25 @@ class _Timers(Totals):
 def test_an_object_that_is_no_function_for_process_is_refused(function: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=f"process-2: .*{message}"):
         check_function(function, "process-2")
+
+
+class Counted:
+    def process(self, key: Any, rows: list[Any], ctx: Any) -> Iterator[tuple[int]]:
+        yield (len(rows),)
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (pa.timestamp("us", "Europe/Berlin"), [1_729_989_000_000_000, 1_729_992_600_000_000]),
+        (pa.time64("ns"), [1, 2]),
+    ],
+)
+def test_keys_that_python_takes_for_equal_stay_apart(kind: pa.DataType, values: list[int]) -> None:
+    """I15: the two half past two of the night when clocks are set back; nanoseconds."""
+    keys = pa.array(values, pa.int64()).view(kind)
+    schema = pa.schema([("at", kind)])
+    operator = Process(Counted(), ("at",), parse_schema("n BIGINT"))
+    context = replace(CONTEXT, input_schemas=(schema,))
+    batch = pa.RecordBatch.from_arrays([keys], schema=schema)
+    assert rows_of(opened(operator, context), batch) == [(1,), (1,)]

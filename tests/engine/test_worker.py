@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
-from penstock.engine.operators.base import Operator
+from penstock.engine.operators.base import Operator, OperatorContext
 from penstock.engine.spec import JobSpec
 from penstock.engine.worker import Worker
 from penstock.errors import PlanError
@@ -98,6 +98,19 @@ def broken_at(moment: str, error: Exception) -> Callable[[], Operator]:
 
 def test_it_says_ready_when_everything_is_restored() -> None:
     assert Bench().tell(deploy(E1)) == [Ready(E1, SlotId(0), {})]
+
+
+class Promise(Do):
+    """Commits again what a checkpoint promised, through the driver, as soon as it is opened."""
+
+    def open(self, context: OperatorContext) -> None:
+        context.to_driver("rows")
+
+
+def test_what_a_restore_commits_reaches_the_driver_before_ready() -> None:
+    """E2: a job may end with this deployment, if it restored its last checkpoint."""
+    answers = Bench(Promise).tell(deploy(E1))
+    assert [type(answer).__name__ for answer in answers] == ["Collected", "Ready"]
 
 
 def test_a_deployment_that_is_repeated_is_answered_again_and_not_made_again() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.protocol import recovery
 from penstock.protocol.ids import AttemptId, CheckpointId
 from penstock.protocol.messages import SnapshotKind
 from penstock.protocol.recovery import (
@@ -125,3 +126,10 @@ def test_attempts_are_numbered_on() -> None:
     """C7."""
     assert next_attempt(()) == 1
     assert next_attempt((claim(1), claim(4))) == 5
+
+
+def test_a_void_checkpoint_that_somebody_went_on_from_again_is_good_again() -> None:
+    """R5: a person restored 2, regretted it and restored 3; the next failure must not go back to 2."""
+    claims = (claim(1, 0), claim(2, 2), claim(3, 3))
+    assert not recovery.is_void(found(3), claims)
+    assert recovery.is_void(found(3), (*claims, claim(4, 2)))

@@ -12,6 +12,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from penstock.errors import CheckpointCorrupt, ConfigError, StorageError
+from penstock.protocol.ids import AttemptId
 from penstock.storage import local
 from penstock.storage.filesystem import FilesystemStore, open_job
 from penstock.wire import paths, records
@@ -142,3 +143,11 @@ def test_secrets_never_reach_an_error_or_a_repr(monkeypatch: pytest.MonkeyPatch)
 def test_a_store_shows_its_root_and_nothing_else(tmp_path: Path) -> None:
     store = FilesystemStore(str(tmp_path), {"password": "hunter2"})
     assert repr(store) == f"FilesystemStore({str(tmp_path)!r})"
+
+
+def test_a_folder_with_leftovers_of_its_own_is_taken_again(tmp_path: Path) -> None:
+    """T3: a job that deletes its checkpoints may be killed in the middle of that."""
+    store = open_job(str(tmp_path), "totals")
+    store.write(paths.owner(AttemptId(1)), [b"x"])
+    store.delete(paths.JOB)
+    assert paths.JOB in open_job(str(tmp_path), "totals").list()

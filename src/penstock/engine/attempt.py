@@ -115,6 +115,7 @@ class Attempt:
             chain = Chain(task)
             self._chains[task.number] = self._at_work = chain
             chain.open(partial(self._context, task))
+        self._say(None)
         return endpoints
 
     def start(self, endpoints: Mapping[int, Mapping[str, str]]) -> None:

@@ -84,9 +84,11 @@ class CheckpointFiles:
         may_fall_back: bool,
         damaged: Mapping[CheckpointId, str],
         next_id: CheckpointId = FIRST_CHECKPOINT,
+        misfit: Callable[[Manifest], str] = lambda _: "",
     ) -> RestorePoint:
         """Takes the next attempt number, then looks, then decides, then records the decision. `next_id` is the first
-        id that this driver has not used itself."""
+        id that this driver has not used itself. `misfit` says why the job cannot go on from a checkpoint: then nothing
+        is recorded, so that what was there before stays good."""
         attempt = self._claim_next()
         names = self._store.list()
         facts, found = self._facts(names, damaged)
@@ -95,6 +97,8 @@ class CheckpointFiles:
             raise ClaimRefused(decision.reason)
         first_id = max(next_id, recovery.first_free_id(facts))
         point = self._point(attempt, wish, decision, facts, found, first_id)
+        if point.manifest is not None and (reason := misfit(point.manifest)):
+            raise ClaimRefused(reason)
         self._record(point)
         return point
 
@@ -259,6 +263,6 @@ class CheckpointFiles:
     def delete_everything(self) -> None:
         """For retention policies that keep nothing: every file that this job can have written, if it is still ours."""
         self._check_owner(self._claimed_attempts())
-        for name in self._store.list():
-            if paths.is_known(name):
-                self._store.delete(name)
+        names = [name for name in self._store.list() if paths.is_known(name)]
+        for name in sorted(names, key=lambda name: name == paths.JOB):
+            self._store.delete(name)

@@ -387,7 +387,7 @@ class JobManager:
     def _claim_if_settled(self) -> None:
         """What is being persisted must be settled first: it may be the very checkpoint to restore."""
         unsettled = any(_is_persisting(p) for p in self.coordinator.unfinished.values())
-        if not self._claim_wanted or unsettled:
+        if not self._claim_wanted or unsettled or self._ending():
             return
         self._claim_wanted = False
         files = self._files
@@ -400,7 +400,11 @@ class JobManager:
         next_id = self.coordinator.next_id
         self._storage.submit(
             lambda: files.claim(
-                wish, may_fall_back=may_fall_back, damaged=damaged, next_id=next_id
+                wish,
+                may_fall_back=may_fall_back,
+                damaged=damaged,
+                next_id=next_id,
+                misfit=lambda manifest: operators_mismatch(manifest, self._spec.plan),
             ),
             self._claimed,
             self._claim_failed,
@@ -409,11 +413,6 @@ class JobManager:
     def _claimed(self, point: RestorePoint) -> None:
         for warning in point.warnings:
             log.warning("job %s: %s", self._spec.job, warning)
-        if point.manifest is not None:
-            problem = operators_mismatch(point.manifest, self._spec.plan)
-            if problem:
-                self._obey(self.machine.fail_for_good(problem, self._now()))
-                return
         self._point = point
         if not point.origin:
             self._wish = RestoreWish()

@@ -90,8 +90,10 @@ def decide(facts: Facts, *, may_fall_back: bool) -> Decision:
 
 
 def is_void(found: Found, claims: Sequence[Claim]) -> bool:
+    """A later attempt went back behind it, and none after that went on from it again."""
+    revived = max((c.attempt for c in claims if c.restored == found.checkpoint), default=0)
     return any(
-        claim.attempt > found.attempt
+        claim.attempt > max(found.attempt, revived)
         and claim.restored is not None
         and claim.restored < found.checkpoint
         for claim in claims

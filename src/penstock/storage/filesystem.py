@@ -74,7 +74,7 @@ def open_job(
 
 
 def _claim_folder(store: FilesystemStore, record: records.JobRecord) -> None:
-    strangers = [found for found in store.list() if found != paths.JOB]
+    strangers = [found for found in store.list() if not paths.is_known(found)]
     if strangers and paths.JOB not in store.list():
         raise ConfigError(
             f"{store.root} is not empty and not a Penstock job: it has {strangers[0]!r} and no "

@@ -46,7 +46,7 @@ class Folder(Protocol):
         ...
 
     def prune(self, folder: str) -> None:
-        """Removes a folder if it is empty."""
+        """Removes a folder if it is surely empty."""
         ...
 
 
@@ -153,8 +153,7 @@ class RemoteFolder:
             self._fs.rm_file(self._path(name))
 
     def prune(self, folder: str) -> None:
-        with suppress(OSError, NotImplementedError):
-            self._fs.rmdir(self._path(folder))
+        """Nothing: object stores have no folders, and some file systems remove a folder with all that is in it."""
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}"

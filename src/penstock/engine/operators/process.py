@@ -124,7 +124,8 @@ class Process(Operator):
         for state in self._states.values():
             state.begin_batch(columns)
         rows = list(batch_rows(batch))
-        for number, (key, positions) in enumerate(groups.items()):
+        values = zip(*(python_values(column) for column in columns))
+        for number, (key, positions) in enumerate(zip(values, groups.values())):
             for state in self._states.values():
                 state.current = number
             of_key = [rows[position] for position in positions]
@@ -135,9 +136,18 @@ class Process(Operator):
 def group_rows(batch: pa.RecordBatch, keys: tuple[str, ...]) -> dict[tuple[Any, ...], list[int]]:
     """The positions of each key's rows; keys in the order they first come."""
     groups: dict[tuple[Any, ...], list[int]] = {}
-    for position, key in enumerate(zip(*(python_values(batch.column(name)) for name in keys))):
+    for position, key in enumerate(zip(*(_distinct_values(batch.column(name)) for name in keys))):
         groups.setdefault(key, []).append(position)
     return groups
+
+
+def _distinct_values(column: pa.Array) -> list[Any]:
+    """Values that are equal only where the keys are: Python takes two moments for one when a clock is set back, and
+    cuts nanoseconds off."""
+    kind = column.type
+    if pa.types.is_timestamp(kind) or pa.types.is_time64(kind) or pa.types.is_duration(kind):
+        return list(column.view(pa.int64()).to_pylist())
+    return list(python_values(column))
 
 
 def check_function(function: object, label: str) -> None:

@@ -17,10 +17,10 @@ TASK_FAILURES_MAX = 1000
 _OURS = "spark.penstock.local"
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 _used: dict[str, int] = {}
-"""Slots of the local session by the job that holds them."""
+"""Slots of the local session by who holds them: the name must be another one for every start of a job."""
 
 
-def local_session(slots: int, job: str) -> Any:
+def local_session(slots: int, holder: str) -> Any:
     """A local Spark with at least so many free slots. An own one that is too small is replaced when no job
     runs on it; a session that the user's program has made itself is taken as it is."""
     from pyspark import SparkContext
@@ -28,18 +28,17 @@ def local_session(slots: int, job: str) -> Any:
     active = SparkContext._active_spark_context
     if active is not None and active.getConf().get(_OURS, "") == "":
         return _session_of(active)
-    _used.pop(job, None)
     if active is not None and slots_of(active) < slots + sum(_used.values()):
         _stop_unused(active, slots)
         active = None
     session = _start(slots) if active is None else _session_of(active)
-    _used[job] = slots
+    _used[holder] = slots
     return session
 
 
-def release_session(job: str) -> None:
+def release_session(holder: str) -> None:
     """The job has ended. The session stays for the next one and ends with the program."""
-    _used.pop(job, None)
+    _used.pop(holder, None)
 
 
 def check_session(spark: Any) -> None:
@@ -154,7 +153,7 @@ def _stop_unused(context: Any, slots: int) -> None:
     if _used:
         raise LaunchError(
             f"the local Spark of this program has {slots_of(context)} slots, {sum(_used.values())} of them used"
-            f" by {', '.join(sorted(_used))}; this job needs {slots} more. Stop those jobs first, or give"
+            f" by {', '.join(sorted({holder.split()[0] for holder in _used}))}; this job needs {slots} more. Stop those jobs first, or give"
             " every job a session with enough slots."
         )
     _session_of(context).stop()

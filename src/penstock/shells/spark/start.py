@@ -52,18 +52,22 @@ def start_job(graph: LogicalGraph, spark: Any, settings: JobSettings) -> Job:
     spec = _spec(job_id, plan, settings, store)
     payload = _payload(spec)
     total = settings.parallelism + settings.spare_workers
-    session = spark
-    if session is None:
-        session = local_session(total + SPARK_SLOTS_LEFT, job_id)
-    _check_slots(session, total, settings)
-    workers = SparkWorkers(
-        session,
-        job_id,
-        settings.name,
-        payload,
-        total,
-        force_tcp=session.conf.get("spark.penstock.transport", "auto") == "tcp",
-    )
+    holder = f"{job_id} {uuid.uuid4().hex[:8]}"
+    session = local_session(total + SPARK_SLOTS_LEFT, holder) if spark is None else spark
+    release = partial(release_session, holder)
+    try:
+        _check_slots(session, total, settings)
+        workers = SparkWorkers(
+            session,
+            job_id,
+            settings.name,
+            payload,
+            total,
+            force_tcp=session.conf.get("spark.penstock.transport", "auto") == "tcp",
+        )
+    except BaseException:
+        release()
+        raise
     background = ThreadBackground(threads=3, wake=workers.wake)
     manager = JobManager(
         spec,
@@ -74,16 +78,8 @@ def start_job(graph: LogicalGraph, spark: Any, settings: JobSettings) -> Job:
         background,
         _sinks(graph),
     )
-    loop = DriverLoop(
-        job_id,
-        settings.name,
-        manager,
-        workers,
-        background,
-        clock,
-        on_end=partial(release_session, job_id),
-        durable=store is not None,
-    )
+    durable = store is not None
+    loop = DriverLoop(job_id, settings.name, manager, workers, background, clock, release, durable)
     loop.begin()
     return Job(loop)
 
