@@ -365,3 +365,10 @@ def test_rows_batches_and_flat_maps_follow_each_other() -> None:
         .agg(n=pen.count())
     )
     assert {row["user"]: row["n"] for row in run(stream)} == {"A": 2, "B": 1}
+
+
+@pytest.mark.parametrize(("name", "meant"), [("start", r"\.to\(sink\)"), ("groupBy", "key_by")])
+def test_a_name_from_spark_gets_a_hint(name: str, meant: str) -> None:
+    stream = pen.from_rows([(1,)], "n BIGINT")
+    with pytest.raises(AttributeError, match=meant):
+        getattr(stream, name)

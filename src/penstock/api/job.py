@@ -140,7 +140,7 @@ class Job:
     def cancel(self, timeout: float | str | timedelta | None = None) -> bool:
         """Ends the job now, without a last checkpoint. False when `timeout` is over first."""
         self._control.request_cancel()
-        return self.await_termination(timeout)
+        return self._control.wait(_seconds(timeout))
 
     def __repr__(self) -> str:
         taken = [info for info in self._control.checkpoints() if info.status == "completed"]

@@ -47,6 +47,20 @@ if TYPE_CHECKING:
     from penstock.api.pipeline import Pipeline
 
 
+_MEANT = {
+    "start": "end it with .to(sink), and start that",
+    "groupBy": "use .key_by(...)",
+    "groupby": "use .key_by(...)",
+    "group_by": "use .key_by(...)",
+    "agg": "aggregates are per key: .key_by(...).agg(...)",
+    "process": "a function with state is per key: .key_by(...).process(...)",
+    "withColumn": 'use .select(..., (pen.col("x") * 2).alias("y")) or .map_batches(...)',
+    "where": "use .filter(...)",
+    "write": "use .to(pen.FileSink(...))",
+    "writeStream": "use .to(pen.FileSink(...))",
+}
+
+
 class Stream:
     """Rows of one schema that keep coming. Made with `from_source`, `from_rows` and from other streams."""
 
@@ -167,6 +181,13 @@ class Stream:
     def graph(self) -> LogicalGraph:
         """The logical graph of all that leads here."""
         return build_graph([self._step])
+
+    def __getattr__(self, name: str) -> Any:
+        """Only for names that there are not: what somebody who knows Spark may have meant."""
+        hint = _MEANT.get(name)
+        if hint is None:
+            raise AttributeError(f"a stream has no {name!r}")
+        raise AttributeError(f"a stream has no {name!r}: {hint}")
 
     def __repr__(self) -> str:
         return f"Stream[{to_ddl(self.schema)}]"

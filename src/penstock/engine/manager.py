@@ -413,6 +413,13 @@ class JobManager:
     def _claimed(self, point: RestorePoint) -> None:
         for warning in point.warnings:
             log.warning("job %s: %s", self._spec.job, warning)
+        if point.kind is SnapshotKind.FINAL and self._point is None:
+            log.warning(
+                "job %s: its input had ended, and checkpoint %s committed all of it: there is nothing left to "
+                'do. To run it again start it with restore="fresh" or under another name.',
+                self._spec.job,
+                point.restored,
+            )
         self._point = point
         if not point.origin:
             self._wish = RestoreWish()

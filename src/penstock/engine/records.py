@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +59,6 @@ class ExceptionInfo:
     """The name of the exception's class."""
     message: str
     operator: str = ""
-    traceback: str = ""
-    journal: tuple[str, ...] = ()
+    traceback: str = field(default="", repr=False)
+    journal: tuple[str, ...] = field(default=(), repr=False)
     """The last things that happened in the worker."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -130,9 +130,14 @@ class InWork:
 class Lane:
     done: set[str] = field(default_factory=set)
     in_work: InWork | None = None
+    left: set[str] | None = None
+    """What is still to be read, where that was settled when the job began: a bounded source after a failure must
+    read what it would have read without."""
 
     def position(self) -> dict[str, Plain]:
         position: dict[str, Plain] = {"done": "".join(sorted(self.done))}
+        if self.left is not None:
+            position["left"] = "".join(sorted(self.left))
         if self.in_work is not None:
             position |= {"file": self.in_work.file.name, "size": self.in_work.file.bytes_total}
             position |= {"at": list(self.in_work.at), "skip": self.in_work.skip}
@@ -161,6 +166,10 @@ class FileReader(SourceReader):
         self._lanes = {
             lane: _parse(lane, each) for lane, each in positions.items() if lane in owned
         }
+        if poll_interval_ms is None:
+            self._lanes = {lane: self._lanes.get(lane, Lane()) for lane in sorted(owned)}
+        else:
+            self._lanes = {n: replace(lane, left=None) for n, lane in self._lanes.items()}
         self._cursor: Cursor | None = None
         self._lane = 0
         self._file = Listed("", 0)
@@ -168,6 +177,8 @@ class FileReader(SourceReader):
         self._queue: list[tuple[int, InWork]] = []
         self._rescan_ms = 0.0
         self._rescan(owned)
+        if poll_interval_ms is None:
+            self._settle()
 
     def poll(self, max_rows: int) -> pa.RecordBatch | Wait | EndOfInput:
         while self._cursor is not None or self._open_next():
@@ -201,6 +212,8 @@ class FileReader(SourceReader):
         if cursor.finished:
             self._require_unchanged(self._file, cursor.missing_rows)
             lane.done.add(digest(self._file.name))
+            if lane.left is not None:
+                lane.left.discard(digest(self._file.name))
             lane.in_work = None
             self.close()
         return batch
@@ -232,6 +245,22 @@ class FileReader(SourceReader):
         begun.sort(key=lambda each: each[1].file)
         self._queue = [*reversed(fresh), *reversed(begun)]
         self._rescan_ms = self._context.now_ms() + (self._poll_interval_ms or 0.0)
+
+    def _settle(self) -> None:
+        """Files that came after the job had begun are not of its input; files of its input that went are missed."""
+        queued: dict[int, set[str]] = {lane: set() for lane in self._lanes}
+        for lane, work in self._queue:
+            queued[lane].add(digest(work.file.name))
+        for lane, state in self._lanes.items():
+            if state.left is None:
+                state.left = queued[lane]
+            elif gone := len(state.left - queued[lane]):
+                raise DataError(
+                    f"{self._listing.path}: {gone} files that were there when the job began, and were not read"
+                    " yet, are gone; put them back"
+                )
+        lefts = {lane: state.left or set() for lane, state in self._lanes.items()}
+        self._queue = [(n, work) for n, work in self._queue if digest(work.file.name) in lefts[n]]
 
     def _is_done(self, lane: int, name: str) -> bool:
         state = self._lanes.get(lane)
@@ -273,14 +302,20 @@ def _parse(lane: int, position: Plain) -> Lane:
             "at": [int(a), int(b)],
             "skip": int(skip),
         }:
-            return Lane(_split(done), InWork(Listed(name, size), (a, b), skip))
+            in_work = InWork(Listed(name, size), (a, b), skip)
+            return Lane(_split(done), in_work, _left(position))
         case {"done": str(done)}:
-            return Lane(_split(done))
+            return Lane(_split(done), None, _left(position))
         case _:
             raise DataError(
                 f"lane {lane}: {position!r} is not a position of a FileSource;"
                 " the snapshot was taken with another kind of source under this name"
             )
+
+
+def _left(position: Plain) -> set[str] | None:
+    left = position.get("left") if isinstance(position, dict) else None
+    return _split(left) if isinstance(left, str) else None
 
 
 def _split(done: str) -> set[str]:

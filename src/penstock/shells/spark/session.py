@@ -151,10 +151,11 @@ def _session_of(context: Any) -> Any:
 
 def _stop_unused(context: Any, slots: int) -> None:
     if _used:
+        jobs = ", ".join(sorted({repr(holder.split()[0]) for holder in _used}))
         raise LaunchError(
             f"the local Spark of this program has {slots_of(context)} slots, {sum(_used.values())} of them used"
-            f" by {', '.join(sorted({holder.split()[0] for holder in _used}))}; this job needs {slots} more. Stop those jobs first, or give"
-            " every job a session with enough slots."
+            f" by {jobs}; this job needs {slots} more. Stop those jobs first, or give every job a session"
+            " with enough slots."
         )
     _session_of(context).stop()
 
