@@ -28,6 +28,7 @@ def local_session(slots: int, holder: str) -> Any:
     active = SparkContext._active_spark_context
     if active is not None and active.getConf().get(_OURS, "") == "":
         return _session_of(active)
+    _used.pop(holder, None)
     if active is not None and slots_of(active) < slots + sum(_used.values()):
         _stop_unused(active, slots)
         active = None
