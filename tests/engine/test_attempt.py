@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 
 import pytest
 
+from penstock.engine.operators.aggregate import RunningAggregate
 from penstock.errors import CommitError
 from penstock.protocol.ids import CheckpointId, SubtaskId
 from penstock.protocol.messages import Ack, Committed, Decline, Finished, SnapshotKind, Sync
+from penstock.state.aggregates import count
 from penstock.storage.memory import MemoryStore
 from tests.engine.kit import Bench, Do, ListSink, NumberSource, pipeline, two_tasks
 
@@ -39,6 +42,26 @@ def test_one_answer_per_worker_when_all_its_subtasks_have_taken_theirs() -> None
     bench.step(5)
     (ack,) = bench.said(Ack)
     assert [part.subtask for part in ack.snapshots] == [SubtaskId(0, 0), SubtaskId(1, 0)]
+
+
+@pytest.mark.parametrize(("inline_bytes_max", "files"), [(0, ["chk-1/0-1"]), (16_384, [])])
+def test_a_workers_state_is_one_file_or_none_where_it_is_small(
+    inline_bytes_max: int, files: list[str]
+) -> None:
+    """T6: what is small travels in the acknowledgement, and so in the metadata."""
+    count_per_key = partial(RunningAggregate, ("n",), {"rows": count()})
+    graph = two_tasks(NumberSource(100), ListSink(), count_per_key)
+    bench = Bench(graph, inline_bytes_max=inline_bytes_max)
+    bench.step(3)
+    bench.attempt.trigger(N1, CHECKPOINT)
+    bench.step(6)
+    (ack,) = bench.said(Ack)
+    (segment,) = [
+        s for part in ack.snapshots for op in part.operators.values() for s in op.segments
+    ]
+    assert bench.store.list() == files
+    assert [segment.file] == (files or [""])
+    assert (segment.inline is None) == bool(files)
 
 
 def test_a_snapshot_has_just_the_rows_before_the_source_positions() -> None:
