@@ -359,7 +359,7 @@ def test_a_cancel_while_metadata_is_written_leaves_a_whole_checkpoint_or_none() 
     job = Job(NumberSource(1_000_000), ListSink(), operator=Big, store=store)
     job.until(job.completed(1))
     store.unclear = True
-    job.until(lambda: bool(job.manager._retries))
+    job.until(lambda: not job.manager._later.idle)
     job.manager.request_cancel()
     job.until(lambda: job.manager.outcome is not None)
     store.unclear = False

@@ -1,7 +1,8 @@
 """The job manager: one loop in the driver that carries out what the protocol's machines decide.
 
 `JobMachine` decides about workers and attempts, `Coordinator` about snapshots; this file brings them the events and
-does what they say: sends messages, launches workers, has files written and deleted in the background.
+does what they say: sends messages and launches workers. What takes longer has files of its own and happens in the
+background: `claiming` finds what an attempt goes on from, `persisting` makes checkpoints exist, `cleaning` deletes.
 """
 
 from __future__ import annotations
@@ -9,32 +10,29 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 
 from penstock.connectors.base import Sink
 from penstock.engine.checkpoint_files import CheckpointFiles, RestorePoint, RestoreWish
+from penstock.engine.claiming import Claims, may_pass
+from penstock.engine.cleaning import CleanUp, retains
+from penstock.engine.crew import Crew
 from penstock.engine.history import History
-from penstock.engine.manifests import make_manifest, operators_mismatch
-from penstock.engine.metrics import summed
+from penstock.engine.later import Later
+from penstock.engine.manifests import make_manifest
+from penstock.engine.persisting import Persister, unsettled
+from penstock.engine.progress import Progress
 from penstock.engine.records import ExceptionInfo, WorkerInfo
 from penstock.engine.serial import Serial
 from penstock.engine.spec import JobSpec
-from penstock.errors import InvariantBroken, StorageError
+from penstock.errors import InvariantBroken
 from penstock.ports.background import Background
 from penstock.ports.clock import Clock
 from penstock.ports.control import ControlEvent, Joined, LaunchEnded, Left, Received, Workers
 from penstock.protocol import coordinator as snapshots
 from penstock.protocol import lifecycle
 from penstock.protocol.commit import CommitPermit
-from penstock.protocol.coordinator import Coordinator, CoordinatorConfig, Persisting
-from penstock.protocol.ids import (
-    NO_CHECKPOINT,
-    AttemptId,
-    CheckpointId,
-    SlotId,
-    SubtaskId,
-    WorkerId,
-)
+from penstock.protocol.coordinator import Coordinator, CoordinatorConfig
+from penstock.protocol.ids import AttemptId, CheckpointId, SlotId, SubtaskId, WorkerId
 from penstock.protocol.lifecycle import JobMachine, LifecycleConfig, Outcome
 from penstock.protocol.messages import (
     Abort,
@@ -42,7 +40,6 @@ from penstock.protocol.messages import (
     Collected,
     Committed,
     Decline,
-    Deploy,
     Drop,
     Dropped,
     Failed,
@@ -62,9 +59,6 @@ from penstock.wire import paths
 
 SYNC_MS = 200.0
 REPEAT_MS = 1_000.0
-PERSIST_PAUSE_MS = 200.0
-TIDY_TRIES_MAX = 10
-"""How often the last clean-up is tried; what it leaves goes when the job of this name ends the next time."""
 
 log = logging.getLogger("penstock")
 
@@ -93,33 +87,32 @@ class JobManager:
         self.coordinator = Coordinator(config.coordinator)
         self.outcome: Outcome | None = None
         self.reason = ""
-        self.metrics: Mapping[str, float] = {}
-        self.workers: tuple[WorkerInfo, ...] = ()
-        """Replaced whole, so that other threads can read it at any time."""
-        self._processes: dict[WorkerId, tuple[int, str]] = {}
         self._spec = spec
         self._config = config
-        self._wish = config.wish
         self._workers = workers
-        self._files = files
         self._clock = clock
         self._sinks = sinks
+        self._background = background
         self._storage = Serial(background)
         self._cleaning = Serial(background)
-        self._background = background
-        self._point: RestorePoint | None = None
-        self._claim_wanted = False
-        self._damaged: dict[CheckpointId, str] = {}
-        self._finished: frozenset[SubtaskId] = frozenset()
-        self._committed: dict[SlotId, CheckpointId] = {}
-        self._last: tuple[CheckpointId, Outcome] | None = None
+        self._later = Later()
+        self._crew = Crew(self.machine, workers)
+        self._progress = Progress(spec.plan)
+        self._claims = Claims(spec, config.wish, files, self._storage, sinks.values())
+        self._persister: Persister | None = None
+        self._clean_up: CleanUp | None = None
+        if files is not None:
+            self._open_files(files)
         self._decline_traceback = ""
         self._capacity = ""
         """What holds the cores, asked when a job fails for want of them."""
-        self._status: dict[SlotId, Status] = {}
         self._next_sync_ms = 0.0
         self._next_repeat_ms = 0.0
-        self._retries: list[tuple[float, Callable[[], None]]] = []
+
+    def _open_files(self, files: CheckpointFiles) -> None:
+        storage, later, clock = self._storage, self._later, self._clock
+        self._persister = Persister(files, storage, later, clock, lambda: self.outcome is not None)
+        self._clean_up = CleanUp(self._spec.job, files, storage, self._cleaning, later, clock)
 
     # ---- the loop
 
@@ -138,7 +131,7 @@ class JobManager:
     @property
     def ended(self) -> bool:
         """The job is over and its last clean-up, too."""
-        idle = self._storage.idle and self._cleaning.idle and not self._retries
+        idle = self._storage.idle and self._cleaning.idle and self._later.idle
         return self.outcome is not None and idle
 
     @property
@@ -151,12 +144,20 @@ class JobManager:
             case _:
                 return "restarting" if self.machine.failures_ms else "starting"
 
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        return self._progress.metrics
+
+    @property
+    def workers(self) -> tuple[WorkerInfo, ...]:
+        return self._crew.infos
+
     def wake_ms(self) -> float:
         """When the next step has something to do, if nothing happens before."""
         now_ms = self._now()
         times = [self.machine.wake_ms(now_ms), self.coordinator.wake_ms(now_ms)]
         times.append(self._next_sync_ms)
-        times += [at for at, _ in self._retries]
+        times += self._later.times_ms
         return min(time for time in times if time is not None)
 
     def request_checkpoint(self) -> None:
@@ -169,10 +170,7 @@ class JobManager:
         self._obey(self.machine.cancel(self._now()))
 
     def _on_time(self, now_ms: float) -> None:
-        due = [retry for at, retry in self._retries if at <= now_ms]
-        self._retries = [(at, retry) for at, retry in self._retries if at > now_ms]
-        for retry in due:
-            retry()
+        self._later.run_due(now_ms)
         self._obey(self.machine.tick(now_ms))
         if self.machine.short_of_slots and not self._capacity:
             self._capacity = f"; {self._workers.capacity()}"
@@ -194,7 +192,7 @@ class JobManager:
             CheckpointId(self.coordinator.next_id - 1),
             self.coordinator.newest_completed,
         )
-        self._tell_crew(attempt, table)
+        self._crew.tell(attempt, table)
 
     # ---- what happened
 
@@ -202,16 +200,16 @@ class JobManager:
         now_ms = self._now()
         match event:
             case Joined(worker, launch, host, pid):
-                self._processes[worker] = (pid, host)
+                self._crew.joined(worker, pid, host)
                 self._obey(self.machine.joined(worker, launch, now_ms))
-                self._publish_workers()
+                self._crew.publish()
             case Left(worker, reason):
                 member = self.machine.members.get(worker)
                 if member is not None and member.attempt is not None and not self._ending():
                     self._record_failure(f"WorkerLost: {reason}", member.attempt)
-                self._processes.pop(worker, None)
+                self._crew.left(worker)
                 self._obey(self.machine.left(worker, reason, now_ms))
-                self._publish_workers()
+                self._crew.publish()
             case LaunchEnded(launch, reason, fatal):
                 if fatal:
                     reason = f"{reason} {self._workers.capacity()}".strip()
@@ -243,8 +241,7 @@ class JobManager:
                 self._on_finished(attempt, finished, now_ms)
                 self._on_committed(attempt, slot, committed, now_ms)
                 if attempt == self._running_attempt():
-                    self._status[slot] = message
-                    self.metrics = summed(s.metrics for s in self._status.values())
+                    self._progress.status(message)
 
     def _on_failed(self, message: Failed, now_ms: float) -> None:
         if message.attempt != self._present_attempt():
@@ -262,8 +259,8 @@ class JobManager:
                 message.journal,
             )
         )
-        if message.error == "CheckpointCorrupt" and self._point is not None:
-            self._damaged[self._point.restored] = message.message
+        if message.error == "CheckpointCorrupt":
+            self._claims.point_is_damaged(message.message)
         if message.fatal:
             self._obey(self.machine.fail_for_good(reason, now_ms))
         else:
@@ -272,10 +269,7 @@ class JobManager:
     def _on_finished(
         self, attempt: AttemptId, subtasks: Iterable[SubtaskId], now_ms: float
     ) -> None:
-        if attempt != self._running_attempt():
-            return
-        self._finished |= frozenset(subtasks)
-        if self._finished == frozenset(self._spec.plan.subtasks):
+        if attempt == self._running_attempt() and self._progress.finished(subtasks):
             self._coordinate(self.coordinator.request_last(SnapshotKind.FINAL, now_ms))
 
     def _on_committed(
@@ -283,11 +277,8 @@ class JobManager:
     ) -> None:
         if attempt != self._running_attempt():
             return
-        self._committed[slot] = max(checkpoint, self._committed.get(slot, NO_CHECKPOINT))
-        if self._last is None or len(self._committed) < self._spec.plan.parallelism:
-            return
-        last, outcome = self._last
-        if min(self._committed.values()) >= last:
+        outcome = self._progress.committed(slot, checkpoint)
+        if outcome is not None:
             self._obey(self.machine.completed(attempt, outcome, now_ms))
 
     # ---- what to do about workers and attempts
@@ -303,10 +294,10 @@ class JobManager:
             case lifecycle.CancelLaunch(launch):
                 self._workers.cancel(launch)
             case lifecycle.ClaimAttempt():
-                self._claim_wanted = True
+                self._claims.wanted = True
                 self._claim_if_settled()
             case lifecycle.SendDeploy(worker, slot, attempt):
-                self._workers.send(worker, self._deploy(slot, attempt))
+                self._workers.send(worker, self._claims.deployment(slot, attempt))
             case lifecycle.SendStart(worker, attempt, endpoints):
                 self._workers.send(worker, Start(attempt, endpoints))
             case lifecycle.SendDrop(worker, attempt):
@@ -316,7 +307,7 @@ class JobManager:
             case lifecycle.AttemptRuns(attempt, restored):
                 self._attempt_runs(attempt, restored)
             case lifecycle.AttemptOver():
-                self.metrics = {}
+                self._progress.metrics = {}
                 self._coordinate(self.coordinator.attempt_ended(self._now()))
             case lifecycle.RequestStop():
                 self._coordinate(self.coordinator.request_last(SnapshotKind.STOP, self._now()))
@@ -324,12 +315,8 @@ class JobManager:
                 self._job_ended(outcome, reason)
 
     def _attempt_runs(self, attempt: AttemptId, restored: CheckpointId) -> None:
-        self._finished = frozenset()
-        self._committed = {}
-        self._status = {}
-        self.metrics = {}
-        self._last = None
-        self._publish_workers()
+        self._progress = Progress(self._spec.plan)
+        self._crew.publish()
         subtasks = self._spec.plan.subtasks
         self._coordinate(self.coordinator.attempt_started(attempt, subtasks, restored, self._now()))
 
@@ -344,98 +331,42 @@ class JobManager:
         now_ms = self._clock.wall_ms()
         self.history.failed(ExceptionInfo(now_ms, attempt, error, message, traceback=traceback))
 
-    def _deploy(self, slot: SlotId, attempt: AttemptId) -> Deploy:
-        point = self._point
-        if point is None or point.attempt != attempt:
-            raise InvariantBroken(f"attempt {attempt} is deployed but was not claimed")
-        parts = point.manifest.snapshots if point.manifest is not None else ()
-        return Deploy(attempt, slot, point.restored, parts, point.origin)
-
     def _job_ended(self, outcome: Outcome, reason: str) -> None:
         self.outcome, self.reason = outcome, reason + self._capacity
-        if self._files is not None and self._point is not None:
-            self._clean_up_at_end(self._files, outcome, TIDY_TRIES_MAX)
-
-    def _clean_up_at_end(self, files: CheckpointFiles, outcome: Outcome, tries: int) -> None:
-        """Behind what is being persisted. A checkpoint whose metadata may exist keeps its files."""
-
-        def work() -> None:
-            if not self._retains(outcome):
-                files.delete_everything()
-                return
-            unsettled = [n for n, p in self.coordinator.unfinished.items() if _is_persisting(p)]
-            files.sweep([*self.coordinator.completed, *unsettled], self.coordinator.next_id)
-            if unsettled:
-                raise StorageError(f"nobody knows yet whether checkpoints {unsettled} exist")
-
-        def failed(error: BaseException) -> None:
-            log.info("job %s: clean-up: %s", self._spec.job, error)
-            if type(error) is StorageError and tries > 1:
-                again = partial(self._clean_up_at_end, files, outcome, tries - 1)
-                self._retries.append((self._now() + PERSIST_PAUSE_MS, again))
-
-        self._storage.submit(work, lambda _: None, failed)
-
-    def _retains(self, outcome: Outcome) -> bool:
-        retain = self._config.retain
-        if outcome is Outcome.CANCELLED:
-            return retain == "retain_on_cancel"
-        return outcome is not Outcome.FAILED or retain != "never_retain"
+        if self._clean_up is not None and self._claims.point is not None:
+            everything = not retains(self._config.retain, outcome)
+            self._clean_up.at_end(self.coordinator, everything)
 
     # ---- claiming an attempt
 
     def _claim_if_settled(self) -> None:
         """What is being persisted must be settled first: it may be the very checkpoint to restore."""
-        unsettled = any(_is_persisting(p) for p in self.coordinator.unfinished.values())
-        if not self._claim_wanted or unsettled or self._ending():
-            return
-        self._claim_wanted = False
-        files = self._files
-        if files is None:
-            attempt = AttemptId(1 if self._point is None else self._point.attempt + 1)
-            self._claimed(RestorePoint(attempt, NO_CHECKPOINT, self.coordinator.next_id, (), None))
-            return
-        wish, damaged = self._wish, dict(self._damaged)
-        may_fall_back = all(sink.idempotent for sink in self._sinks.values())
-        next_id = self.coordinator.next_id
-        self._storage.submit(
-            lambda: files.claim(
-                wish,
-                may_fall_back=may_fall_back,
-                damaged=damaged,
-                next_id=next_id,
-                misfit=lambda manifest: operators_mismatch(manifest, self._spec.plan),
-            ),
-            self._claimed,
-            self._claim_failed,
-        )
+        if self._claims.wanted and not unsettled(self.coordinator) and not self._ending():
+            self._claims.take(self.coordinator.next_id, self._claimed, self._claim_failed)
 
     def _claimed(self, point: RestorePoint) -> None:
         for warning in point.warnings:
             log.warning("job %s: %s", self._spec.job, warning)
-        if point.kind is SnapshotKind.FINAL and self._point is None:
+        if point.kind is SnapshotKind.FINAL and self._claims.point is None:
             log.warning(
                 "job %s: its input had ended, and checkpoint %s committed all of it: there is nothing left to "
                 'do. To run it again start it with restore="fresh" or under another name.',
                 self._spec.job,
                 point.restored,
             )
-        self._point = point
-        if not point.origin:
-            self._wish = RestoreWish()
+        self._claims.accept(point)
         self.coordinator.next_id = max(self.coordinator.next_id, point.first_id)
-        if self._files is not None:
+        if self._persister is not None:
             self.coordinator.ids_until = point.ids_until
         self.coordinator.completed = list(point.kept)
         self._obey(self.machine.claimed(point.attempt, point.restored, point.kind, self._now()))
 
     def _claim_failed(self, error: BaseException) -> None:
-        fatal = not isinstance(error, StorageError) or type(error) is not StorageError
         reason = f"{type(error).__name__}: {error}"
         self.history.failed(
             ExceptionInfo(self._clock.wall_ms(), 0, type(error).__name__, str(error))
         )
-        self._obey(self.machine.claim_failed(reason, fatal, self._now()))
+        self._obey(self.machine.claim_failed(reason, not may_pass(error), self._now()))
 
     # ---- what to do about snapshots
 
@@ -457,12 +388,11 @@ class JobManager:
             case snapshots.Aborted():
                 self.history.aborted(action)
             case snapshots.Discard(checkpoint):
-                if self._files is not None:
-                    files = self._files
-                    self._clean(lambda: files.discard(checkpoint))
+                if self._clean_up is not None:
+                    self._clean_up.discard(checkpoint)
             case snapshots.Subsume(checkpoints):
-                for checkpoint in checkpoints:
-                    self._delete(checkpoint)
+                if self._clean_up is not None:
+                    self._clean_up.delete(checkpoints)
             case snapshots.FailAttempt(reason):
                 attempt = self._present_attempt()
                 if attempt is not None:
@@ -476,31 +406,17 @@ class JobManager:
         attempt = self._present_attempt()
         if attempt is None:
             raise InvariantBroken(f"checkpoint {action.checkpoint} completes without an attempt")
-        files = self._files
-        if files is None:
+        if self._persister is None:
             self._persisted(attempt, action.checkpoint, True)
             return
-        manifest = make_manifest(self._spec, action, attempt, self._clock)
+        self._persister.persist(
+            make_manifest(self._spec, action, attempt, self._clock),
+            lambda exists: self._persisted(attempt, action.checkpoint, exists),
+            self._may_not_persist,
+        )
 
-        def failed(error: BaseException) -> None:
-            self._persist_unclear(error, lambda: submit())
-
-        def submit() -> None:
-            self._storage.submit(
-                lambda: files.persist(manifest),
-                lambda exists: self._persisted(attempt, action.checkpoint, exists),
-                failed,
-            )
-
-        submit()
-
-    def _persist_unclear(self, error: BaseException, again: Callable[[], None]) -> None:
-        """Nobody knows whether the metadata is there. Ask until somebody does; only a new owner ends that."""
-        if not isinstance(error, StorageError) or type(error) is not StorageError:
-            self._obey(self.machine.fail_for_good(f"{type(error).__name__}: {error}", self._now()))
-            return
-        if self.outcome is None:
-            self._retries.append((self._now() + PERSIST_PAUSE_MS, again))
+    def _may_not_persist(self, error: BaseException) -> None:
+        self._obey(self.machine.fail_for_good(f"{type(error).__name__}: {error}", self._now()))
 
     def _persisted(self, attempt: AttemptId, checkpoint: CheckpointId, exists: bool) -> None:
         if exists:
@@ -512,33 +428,12 @@ class JobManager:
 
     def _completed(self, action: snapshots.Completed, permit: CommitPermit) -> None:
         self.history.completed(action, self._path(permit.checkpoint))
-        self._wish = RestoreWish()
-        outcomes = {SnapshotKind.FINAL: Outcome.FINISHED, SnapshotKind.STOP: Outcome.STOPPED}
-        if action.kind in outcomes:
-            self._last = (permit.checkpoint, outcomes[action.kind])
+        self._claims.forget_wish()
+        self._progress.completed(permit.checkpoint, action.kind)
         if permit.attempt == self._running_attempt():
-            self._tell_crew(permit.attempt, Notify(permit.attempt, permit.checkpoint))
-
-    def _delete(self, checkpoint: CheckpointId) -> None:
-        files = self._files
-        if files is not None:
-            self._clean(lambda: files.delete_checkpoint(checkpoint))
-
-    def _clean(self, work: Callable[[], None]) -> None:
-        """Clean-up that fails holds nothing up: what stays is swept when the job ends or starts again."""
-        self._cleaning.submit(work, lambda _: None, lambda error: log.info("clean-up: %s", error))
+            self._crew.tell(permit.attempt, Notify(permit.attempt, permit.checkpoint))
 
     # ---- small things
-
-    def _publish_workers(self) -> None:
-        found = [
-            WorkerInfo(member.slot, *self._processes[worker])
-            for worker, member in sorted(self.machine.members.items())
-            if worker in self._processes
-        ]
-        self.workers = tuple(
-            sorted(found, key=lambda info: (info.slot is None, info.slot, info.pid))
-        )
 
     def _path(self, checkpoint: CheckpointId) -> str | None:
         root = self._spec.location
@@ -547,12 +442,7 @@ class JobManager:
     def _tell_running(self, make: Callable[[AttemptId], ToWorker]) -> None:
         attempt = self._running_attempt()
         if attempt is not None:
-            self._tell_crew(attempt, make(attempt))
-
-    def _tell_crew(self, attempt: AttemptId, message: ToWorker) -> None:
-        for worker, member in sorted(self.machine.members.items()):
-            if member.attempt == attempt:
-                self._workers.send(worker, message)
+            self._crew.tell(attempt, make(attempt))
 
     def _running_attempt(self) -> AttemptId | None:
         phase = self.machine.phase
@@ -569,7 +459,3 @@ class JobManager:
 
     def _now(self) -> float:
         return self._clock.monotonic_ms()
-
-
-def _is_persisting(snapshot: snapshots.Unfinished) -> bool:
-    return isinstance(snapshot, Persisting)

@@ -1,0 +1,86 @@
+"""Deleting what a job no longer needs. It never holds a checkpoint up: it has a queue of its own, and what fails stays
+until the job ends or starts again."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from penstock.engine.checkpoint_files import CheckpointFiles
+from penstock.engine.claiming import may_pass
+from penstock.engine.later import Later
+from penstock.engine.persisting import unsettled
+from penstock.engine.serial import Serial
+from penstock.errors import StorageError
+from penstock.ports.clock import Clock
+from penstock.protocol.coordinator import Coordinator
+from penstock.protocol.ids import CheckpointId
+from penstock.protocol.lifecycle import Outcome
+
+TIDY_TRIES_MAX = 10
+"""How often the last clean-up is tried; what it leaves goes when the job of this name ends the next time."""
+TIDY_PAUSE_MS = 200.0
+
+log = logging.getLogger("penstock")
+
+
+class CleanUp:
+    """`storage` is the queue of what must be in order with claims and metadata, `cleaning` that of all the rest."""
+
+    def __init__(
+        self,
+        job: str,
+        files: CheckpointFiles,
+        storage: Serial,
+        cleaning: Serial,
+        later: Later,
+        clock: Clock,
+    ) -> None:
+        self._job = job
+        self._files = files
+        self._storage = storage
+        self._cleaning = cleaning
+        self._later = later
+        self._clock = clock
+
+    def discard(self, checkpoint: CheckpointId) -> None:
+        """A snapshot that was given up: its state files go."""
+        self._clean(partial(self._files.discard, checkpoint))
+
+    def delete(self, checkpoints: Iterable[CheckpointId]) -> None:
+        """Completed checkpoints that are no longer kept."""
+        for checkpoint in checkpoints:
+            self._clean(partial(self._files.delete_checkpoint, checkpoint))
+
+    def _clean(self, work: Callable[[], None]) -> None:
+        self._cleaning.submit(work, lambda _: None, lambda error: log.info("clean-up: %s", error))
+
+    def at_end(
+        self, coordinator: Coordinator, everything: bool, tries: int = TIDY_TRIES_MAX
+    ) -> None:
+        """Behind what is being persisted. A checkpoint whose metadata may exist keeps its files."""
+
+        def work() -> None:
+            if everything:
+                self._files.delete_everything()
+                return
+            unclear = unsettled(coordinator)
+            self._files.sweep([*coordinator.completed, *unclear], coordinator.next_id)
+            if unclear:
+                raise StorageError(f"nobody knows yet whether checkpoints {unclear} exist")
+
+        def failed(error: BaseException) -> None:
+            log.info("job %s: clean-up: %s", self._job, error)
+            if may_pass(error) and tries > 1:
+                again = partial(self.at_end, coordinator, everything, tries - 1)
+                self._later.at(self._clock.monotonic_ms() + TIDY_PAUSE_MS, again)
+
+        self._storage.submit(work, lambda _: None, failed)
+
+
+def retains(retain: str, outcome: Outcome) -> bool:
+    """Whether the checkpoints of a job that ended like this stay."""
+    if outcome is Outcome.CANCELLED:
+        return retain == "retain_on_cancel"
+    return outcome is not Outcome.FAILED or retain != "never_retain"
