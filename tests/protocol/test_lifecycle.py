@@ -384,6 +384,100 @@ def test_the_end_of_an_unknown_launch_is_no_news() -> None:
     assert made.launch_ended(99, "?", True, 10.0) == []
 
 
+# ---- workers whose Spark job somebody cancelled
+
+
+@pytest.mark.parametrize(
+    "strategy", [restart.Never(), restart.Fixed(attempts=0), restart.Exponential(initial_ms=60_000)]
+)
+def test_a_cancelled_worker_is_replaced_at_once_and_counts_for_no_strategy(
+    strategy: restart.Strategy,
+) -> None:
+    """R1, R2: somebody pressed Spark's kill link; the job did nothing wrong."""
+    made = running(strategy=strategy)
+    assert made.launch_cancelled(0, "cancelled", 10.0) == [
+        LaunchWorker(2),
+        AttemptOver(E1),
+        SendDrop(W1, E1),
+    ]
+    assert made.dropped(W1, E1, 11.0) == []
+    assert made.joined(W2, 2, 12.0) == [ClaimAttempt()], "no delay"
+    assert made.failures_ms == []
+    assert made.began_again
+
+
+def test_a_cancelled_worker_that_leaves_afterwards_is_no_second_failure() -> None:
+    """R2: its process goes on for a while; the end of its connection is no news."""
+    made = running(strategy=restart.Never())
+    made.launch_cancelled(0, "cancelled", 10.0)
+    assert made.left(W0, "its connection broke", 11.0) == []
+    made.dropped(W1, E1, 12.0)
+    made.joined(W2, 2, 13.0)
+    made.claimed(E2, NONE, None, 14.0)
+    assert made.left(W0, "its connection broke", 15.0) == []
+    assert isinstance(made.phase, Deploying)
+
+
+def test_all_workers_cancelled_one_after_the_other_are_all_replaced() -> None:
+    """R1, R2: Ctrl-C in a notebook."""
+    made = running(strategy=restart.Never())
+    made.launch_cancelled(0, "cancelled", 10.0)
+    assert made.launch_cancelled(1, "cancelled", 20.0) == [LaunchWorker(3)]
+    assert made.members == {}
+    assert made.joined(W2, 2, 500.0) == []
+    assert made.joined(W3, 3, 501.0) == [ClaimAttempt()]
+    assert made.failures_ms == []
+
+
+def test_a_cancelled_launch_that_brought_no_worker_yet_is_repeated_without_a_pause() -> None:
+    """No limit is used up: launches that fail by themselves keep all their tries."""
+    made = gathering(slot_timeout_ms=10_000_000)
+    for _ in range(LAUNCH_FAILURES_MAX + 2):
+        newest = max(made.launches)
+        assert made.launch_cancelled(newest, "cancelled", 10.0) == [LaunchWorker(newest + 1)]
+    assert isinstance(made.phase, Gathering)
+
+
+def test_a_cancelled_spare_disturbs_nobody() -> None:
+    """R1."""
+    made = running(spare_workers=1)
+    made.joined(W2, 2, 20.0)
+    assert made.launch_cancelled(2, "cancelled", 30.0) == [LaunchWorker(3)]
+    assert isinstance(made.phase, Running)
+    assert W2 not in made.members
+
+
+def test_a_worker_cancelled_while_the_attempt_is_claimed_is_waited_for() -> None:
+    """R1."""
+    made = claiming(strategy=restart.Never())
+    assert made.launch_cancelled(0, "cancelled", 3.0) == [LaunchWorker(2)]
+    assert made.claimed(E1, NONE, None, 4.0) == []
+    assert made.joined(W2, 2, 5.0) == [ClaimAttempt()]
+
+
+def test_without_checkpoints_a_cancelled_worker_ends_the_job() -> None:
+    """B5: there is nothing to go on from."""
+    made = running(strategy=restart.Never("there are no checkpoints"), goes_on=False)
+    made.launch_cancelled(0, "its Spark job was cancelled", 10.0)
+    assert isinstance(made.phase, Ending)
+    assert made.phase.outcome is Outcome.FAILED
+    assert "its Spark job was cancelled" in made.phase.reason
+    assert "there are no checkpoints" in made.phase.reason
+
+
+def test_a_failure_after_a_cancelled_worker_is_the_first_that_counts() -> None:
+    """R2."""
+    made = running(strategy=restart.Fixed(attempts=1, delay_ms=100))
+    made.launch_cancelled(0, "cancelled", 10.0)
+    made.dropped(W1, E1, 11.0)
+    made.joined(W2, 2, 12.0)
+    made.claimed(E2, NONE, None, 13.0)
+    made.attempt_failed(E2, "broken", 14.0)
+    assert made.failures_ms == [14.0]
+    assert isinstance(made.phase, Gathering)
+    assert made.phase.not_before_ms == 114.0
+
+
 # ---- ending
 
 
@@ -430,6 +524,7 @@ def test_what_has_ended_is_not_ended_again(name: str) -> None:
     assert made.claimed(E2, NONE, None, 50.0) == []
     assert made.joined(W3, 0, 50.0) == [SendLeave(W3)]
     assert made.launch_ended(0, "late", True, 50.0) == []
+    assert made.launch_cancelled(1, "late", 50.0) == []
     assert made.phase == before
 
 
@@ -531,6 +626,7 @@ def test_every_phase_answers_every_event(name: str) -> None:
         lambda m: m.left(W0, "lost", 99.0),
         lambda m: m.left(W3, "lost", 99.0),
         lambda m: m.launch_ended(0, "ended", False, 99.0),
+        lambda m: m.launch_cancelled(0, "cancelled", 99.0),
         lambda m: m.dropped(W0, E1, 99.0),
         lambda m: m.ready(W0, E1, {}, 99.0),
         lambda m: m.claimed(E2, NONE, None, 99.0),

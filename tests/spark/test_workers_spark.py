@@ -107,11 +107,13 @@ def test_a_driver_that_cancels_all_jobs_only_loses_workers(spark: Any, start: St
     workers = start()
     events, joined = launch(workers, 0, 1)
     spark.sparkContext.cancelAllJobs()
-    left = {events.take(Left).worker for _ in joined}
-    assert left == {worker.worker for worker in joined.values()}
     for number in (0, 1):
         ended = events.take(LaunchEnded, launch=number)
-        assert not ended.fatal and "cancelled" in ended.reason
+        assert ended.cancelled and not ended.fatal
+        assert ended.reason.startswith("its Spark job was cancelled (Job ")
+        assert "SQLSTATE" not in ended.reason
+    left = {events.take(Left).worker for _ in joined}
+    assert left == {worker.worker for worker in joined.values()}
     _, again = launch(workers, 10, 11)
     assert {worker.pid for worker in again.values()}.isdisjoint(w.pid for w in joined.values())
     until(lambda: not any(psutil.pid_exists(worker.pid) for worker in joined.values()))
@@ -124,8 +126,31 @@ def test_an_interrupt_of_the_program_does_not_reach_the_worker_processes(start: 
     with pytest.raises(KeyboardInterrupt):
         os.kill(os.getpid(), signal.SIGINT)
         threading.Event().wait(5)
-    assert not events.take(LaunchEnded, launch=0).fatal
+    ended = events.take(LaunchEnded, launch=0)
+    assert ended.cancelled and not ended.fatal
     launch(workers, 1)
+
+
+def test_a_cancelled_launch_is_told_before_its_worker_has_left(spark: Any, start: Start) -> None:
+    """R2: also when the driver looks only after the process is gone."""
+    workers = start()
+    _, joined = launch(workers, 0)
+    spark.sparkContext.cancelAllJobs()
+    until(lambda: not workers._ended.empty())
+    os.kill(joined[0].pid, signal.SIGKILL)
+    until(lambda: not psutil.pid_exists(joined[0].pid))
+    told = [type(event) for event in workers.receive()]
+    assert told == [LaunchEnded, Left]
+
+
+def test_a_worker_that_fails_by_itself_was_not_cancelled(spark: Any, start: Start) -> None:
+    """R2: neither one that is told to leave nor one whose text speaks of cancelling."""
+    workers = start()
+    events, _ = launch(workers, 0)
+    workers._server.forget(0, "it was told to leave")
+    assert not events.take(LaunchEnded, launch=0).cancelled
+    told = workers._launcher._explain(1, ValueError("the user cancelled the order"))
+    assert not told.cancelled and "the user cancelled the order" in told.reason
 
 
 def test_a_users_job_group_is_not_ours(spark: Any, start: Start) -> None:

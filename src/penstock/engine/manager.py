@@ -142,7 +142,7 @@ class JobManager:
             case lifecycle.Running() | lifecycle.Ending():
                 return "running"
             case _:
-                return "restarting" if self.machine.failures_ms else "starting"
+                return "restarting" if self.machine.began_again else "starting"
 
     @property
     def metrics(self) -> Mapping[str, float]:
@@ -210,12 +210,24 @@ class JobManager:
                 self._crew.left(worker)
                 self._obey(self.machine.left(worker, reason, now_ms))
                 self._crew.publish()
+            case LaunchEnded(launch, reason, cancelled=True):
+                self._on_cancelled(launch, reason, now_ms)
             case LaunchEnded(launch, reason, fatal):
                 if fatal:
                     reason = f"{reason} {self._workers.capacity()}".strip()
                 self._obey(self.machine.launch_ended(launch, reason, fatal, now_ms))
             case Received(worker, message):
                 self._on_message(worker, message, now_ms)
+
+    def _on_cancelled(self, launch: int, reason: str, now_ms: float) -> None:
+        """Somebody else had Spark cancel the job of a worker."""
+        crew = [member for member in self.machine.members.values() if member.launch == launch]
+        told = f"WorkerCancelled: {reason} from outside; no restart is counted for it"
+        for member in crew:
+            if member.attempt is not None and not self._ending():
+                self._record_failure(told, member.attempt)
+        self._obey(self.machine.launch_cancelled(launch, reason, now_ms))
+        self._crew.publish()
 
     def _on_message(self, worker: WorkerId, message: FromWorker, now_ms: float) -> None:  # noqa: C901 (one line per case)
         coordinator, machine = self.coordinator, self.machine

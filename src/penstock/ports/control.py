@@ -39,11 +39,14 @@ class Received:
 class LaunchEnded:
     """A launch (a Spark job of one task) is over: it will bring no worker any more.
 
-    `fatal` when launching again cannot help (another interpreter, a missing package, a stopped SparkContext)."""
+    `fatal` when launching again cannot help (another interpreter, a missing package, a stopped SparkContext).
+    `cancelled` when somebody else had Spark cancel it (the kill link of Spark's pages, Ctrl-C in a notebook); it
+    then comes before the Left of its worker."""
 
     launch: int
     reason: str
     fatal: bool = False
+    cancelled: bool = False
 
 
 ControlEvent: TypeAlias = Joined | Left | Received | LaunchEnded

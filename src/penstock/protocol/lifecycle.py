@@ -10,6 +10,9 @@ reason, every worker drops it, lost workers are replaced, and the next attempt i
 the restart strategy asks for. *Claiming* takes the next attempt number and finds what to restore: storage decides.
 Nothing runs before every worker of the plan has said Ready.
 
+Somebody who cancels the Spark job of a worker from outside makes no failure of the job: the worker is replaced at once,
+everybody goes back to the newest checkpoint, and the restart strategy does not hear of it.
+
 The machine is told what happened and says what to do. It reads no clock and sends nothing itself.
 """
 
@@ -45,6 +48,8 @@ class LifecycleConfig:
     spare_workers: int = 0
     strategy: restart.Strategy = restart.Exponential()
     slot_timeout_ms: int = 30_000
+    goes_on: bool = True
+    """False without checkpoints: there is nothing to go on from, so every lost worker ends the job."""
 
 
 # ---- phases
@@ -200,6 +205,9 @@ class JobMachine:
         self.members: dict[WorkerId, Member] = {}
         self.launches: dict[int, Launch] = {}
         self.failures_ms: list[float] = []
+        """What the restart strategy counts."""
+        self.began_again = False
+        """An attempt has failed or lost a worker, whether that counts or not."""
         self.stop_wanted = False
         self.attempts = 0
         self.short_of_slots = False
@@ -275,6 +283,20 @@ class JobMachine:
         self._relaunch_ms.append(now_ms + 100 * 2**self._launch_failures)
         return self._advance(now_ms)
 
+    def launch_cancelled(self, launch: int, reason: str, now_ms: float) -> list[Action]:
+        """Somebody cancelled its Spark job, which is not the job's fault: its worker counts as gone from now on,
+        another is launched without a pause, and the restart strategy is not asked."""
+        known = self.launches.pop(launch, None)
+        if known is None or isinstance(self.phase, Ending | Ended):
+            return []
+        lost = [worker for worker, member in self.members.items() if member.launch == launch]
+        gone = [self.members.pop(worker) for worker in lost]
+        if not any(self._works_in_present_attempt(member) for member in gone):
+            return [self._launch(now_ms), *self._advance(now_ms)]
+        if not self.config.goes_on:
+            return self._failed(f"worker lost: {reason}", now_ms)
+        return [self._launch(now_ms), *self._begin_again(0, now_ms)]
+
     def dropped(self, worker: WorkerId, attempt: AttemptId, now_ms: float) -> list[Action]:
         member = self.members.get(worker)
         if member is not None and member.attempt is not None and member.attempt <= attempt:
@@ -331,15 +353,19 @@ class JobMachine:
         return self._failed(reason, now_ms)
 
     def _failed(self, reason: str, now_ms: float) -> list[Action]:
-        attempt = self._present_attempt()
         self.failures_ms.append(now_ms)
         match restart.decide(self.config.strategy, self.failures_ms):
             case restart.GiveUp(why):
                 return self._end(Outcome.FAILED, f"{reason} ({why})", now_ms)
             case restart.RestartAfter(delay_ms):
-                over: list[Action] = [] if attempt is None else [AttemptOver(attempt)]
-                self.phase = Gathering(now_ms, now_ms + delay_ms, now_ms + DROP_PATIENCE_MS)
-                return over + self._drops() + self._advance(now_ms)
+                return self._begin_again(delay_ms, now_ms)
+
+    def _begin_again(self, delay_ms: int, now_ms: float) -> list[Action]:
+        attempt = self._present_attempt()
+        over: list[Action] = [] if attempt is None else [AttemptOver(attempt)]
+        self.began_again = True
+        self.phase = Gathering(now_ms, now_ms + delay_ms, now_ms + DROP_PATIENCE_MS)
+        return over + self._drops() + self._advance(now_ms)
 
     # ---- time
 

@@ -17,6 +17,8 @@ from penstock.shells.spark.session import executors, is_stopped, worker_environm
 
 Task = Callable[[Iterable[Any]], Iterator[str]]
 _REASON_CHARS_MAX = 2000
+_CANCELLED = "[SPARK_JOB_CANCELLED]"
+"""How Spark's message begins when a job was cancelled, by whomever and in whatever way."""
 _environment_lock = threading.Lock()
 
 
@@ -24,7 +26,8 @@ _environment_lock = threading.Lock()
 class JobEnded:
     launch: int
     reason: str
-    fatal: bool
+    fatal: bool = False
+    cancelled: bool = False
 
 
 @dataclass(slots=True)
@@ -169,11 +172,11 @@ class Launcher:
             return JobEnded(
                 launch, f"the executors' Python does not fit: {_telling(text)}", fatal=True
             )
-        if "cancel" in _first_line(text).lower():
+        if text.startswith(_CANCELLED):
             return JobEnded(
-                launch, f"the Spark job was cancelled: {_first_line(text)}", fatal=False
+                launch, f"its Spark job was cancelled ({_without_codes(text)})", cancelled=True
             )
-        return JobEnded(launch, f"the Spark job failed: {text[:_REASON_CHARS_MAX]}", fatal=False)
+        return JobEnded(launch, f"the Spark job failed: {text[:_REASON_CHARS_MAX]}")
 
 
 def _outcome(launch: int, results: list[str]) -> JobEnded:
@@ -181,7 +184,7 @@ def _outcome(launch: int, results: list[str]) -> JobEnded:
     told = results[0] if results else LEFT
     if told.startswith(FATAL):
         return JobEnded(launch, told.removeprefix(FATAL), fatal=True)
-    return JobEnded(launch, told.removeprefix(LATER), fatal=False)
+    return JobEnded(launch, told.removeprefix(LATER))
 
 
 def _prefer(context: Any, place: str) -> Any:
@@ -213,6 +216,11 @@ def _text_of(error: BaseException) -> str:
 
 def _first_line(text: str) -> str:
     return text.strip().partition("\n")[0][:400]
+
+
+def _without_codes(text: str) -> str:
+    """Spark's sentence alone: `Job 3 cancelled as part of cancellation of all jobs`."""
+    return _first_line(text).removeprefix(_CANCELLED).partition("SQLSTATE")[0].strip()
 
 
 def _telling(text: str) -> str:

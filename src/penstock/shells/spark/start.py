@@ -189,6 +189,7 @@ def _manager_config(settings: JobSettings, wish: RestoreWish, local: bool) -> Ma
         settings.spare_workers,
         settings.restart,
         settings.slot_timeout_ms or (30_000 if local else 300_000),
+        goes_on=config is not None,
     )
     if config is None:
         return ManagerConfig(lifecycle, CoordinatorConfig(every_ms=COMMIT_EVERY_MS), wish)

@@ -73,16 +73,20 @@ class SparkWorkers:
             self._kill_overdue()
 
     def receive(self) -> Sequence[ControlEvent]:
+        """A cancelled launch comes before its worker has left: whoever hears that the worker is gone must
+        know already that nobody is to blame."""
         self._kill_overdue()
         events = self._server.receive()
+        cancelled: list[ControlEvent] = []
         over: list[ControlEvent] = []
         while (ended := self._next_ended()) is not None:
             self._kill_at_s.pop(ended.launch, None)
             self._server.forget(ended.launch, ended.reason)
-            over.append(LaunchEnded(ended.launch, ended.reason, ended.fatal))
-        if over:
+            told = LaunchEnded(ended.launch, ended.reason, ended.fatal, ended.cancelled)
+            (cancelled if ended.cancelled else over).append(told)
+        if cancelled or over:
             events += self._server.receive()
-        return [event for event in [*events, *over] if self._is_news(event)]
+        return [event for event in [*cancelled, *events, *over] if self._is_news(event)]
 
     def send(self, worker: WorkerId, message: ToWorker) -> None:
         self._server.send(worker, message)
