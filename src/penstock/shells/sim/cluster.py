@@ -104,7 +104,7 @@ class Cluster:
         """A job that is started again may be started with another parallelism."""
         world = self._world
         if self.drivers and world.scenario.can_rescale and world.rng.random() < 0.5:
-            return world.rng.choice((1, 2, 3))
+            return world.rng.choice(world.scenario.parallelisms)
         return world.scenario.parallelism
 
     def _spec(self, who: str, plan: PhysicalPlan) -> JobSpec:
@@ -189,8 +189,9 @@ class Cluster:
         name = f"w{len(self.processes)}"
         link = Link(WorkerId(name))
         background = SimBackground(world, name)
+        plan_of_process = world.scenario.ship(driver.plan)
         worker = Worker(
-            lambda: self._spec(name, driver.plan),
+            lambda: self._spec(name, plan_of_process),
             SimDriver(world, link),
             SimHost(world, name),
             world.clock,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 
+from penstock.connectors.base import Sink
 from penstock.engine.operators.aggregate import RunningAggregate
 from penstock.engine.operators.base import FrozenOperator, Operator, OperatorContext
 from penstock.engine.operators.connect import SinkOperator, SourceOperator
@@ -23,8 +24,12 @@ from penstock.plan.graph import (
     Partitioning,
     Rebalance,
 )
+from penstock.plan.physical import PhysicalPlan
 from penstock.protocol.ids import CheckpointId
+from penstock.shells.sim import faults, settings
+from penstock.shells.sim.faults import Faults
 from penstock.shells.sim.outside import SCHEMA, SimSink, SimSource
+from penstock.shells.sim.settings import Settings
 from penstock.state import aggregates as folds
 
 if TYPE_CHECKING:
@@ -57,6 +62,14 @@ class FlakyMap(Operator):
         return FrozenOperator()
 
 
+def _as_it_is(plan: PhysicalPlan) -> PhysicalPlan:
+    return plan
+
+
+def _nothing_more(finished: bool, once: bool) -> None:
+    """What was drawn here is judged by its ids alone."""
+
+
 @dataclass
 class Scenario:
     graph: LogicalGraph
@@ -67,7 +80,14 @@ class Scenario:
     """Per sink of plain rows: how often each id must be visible in the end."""
     aggregates: dict[str, tuple[str, Counter[int]]] = field(default_factory=dict)
     """Per sink of a running aggregate: the aggregate's name, and the ids that reach it."""
-    sinks: dict[str, SimSink] = field(default_factory=dict)
+    sinks: Mapping[str, Sink] = field(default_factory=dict)
+    """The driver's own copies."""
+    parallelisms: tuple[int, ...] = (1, 2, 3)
+    """What a job that is started again may be started with."""
+    ship: Callable[[PhysicalPlan], PhysicalPlan] = _as_it_is
+    """The plan as a new process gets it: a copy, where user code could leave something behind in it."""
+    judge: Callable[[bool, bool], None] = _nothing_more
+    """Asked at the end, with whether the job finished and whether no row may come twice."""
 
     @property
     def idempotent(self) -> bool:
@@ -78,7 +98,7 @@ class Scenario:
     def can_rescale(self) -> bool:
         """How often a broadcast row arrives depends on the parallelism, so those have no single right answer."""
         edges = [entry.partitioning for node in self.graph.nodes for entry in node.inputs]
-        return not any(isinstance(edge, Broadcast) for edge in edges)
+        return len(self.parallelisms) > 1 and not any(isinstance(e, Broadcast) for e in edges)
 
     def describe(self) -> str:
         nodes = [f"{node.name}({', '.join(map(_arrow, node.inputs))})" for node in self.graph.nodes]
@@ -178,3 +198,26 @@ def draw(world: World, rng: Random) -> Scenario:
 
 def _edge(rng: Random) -> Partitioning:
     return rng.choice((Forward(), Hash(("key",)), Hash(("id",)), Rebalance(), Broadcast()))
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Everything that a seed decides before the first step."""
+
+    faults: Faults
+    scenario: Scenario
+    exactly_once: bool
+    durable: bool
+    settings: Settings
+
+
+Draw: TypeAlias = Callable[["World", Random], Drawn]
+
+
+def draw_everything(world: World, rng: Random) -> Drawn:
+    """The simulator's own pipelines. The order of the draws is part of what a seed means."""
+    drawn_faults = faults.draw(rng)
+    scenario = draw(world, rng)
+    exactly_once = rng.random() < 0.85
+    durable = rng.random() < 0.93
+    return Drawn(drawn_faults, scenario, exactly_once, durable, settings.draw(rng, durable))

@@ -22,7 +22,9 @@ def judge(world: World, checkers: Checkers) -> None:
         _check_finished(world, checkers)
     elif not _may_stay_unfinished(world, outcomes):
         world.violation("I27", f"the job did not finish: {ends}")
-    _check_rows(world, checkers, finished=Outcome.FINISHED in outcomes)
+    finished = Outcome.FINISHED in outcomes
+    _check_rows(world, checkers, finished=finished)
+    world.scenario.judge(finished, world.exactly_once and not checkers.may_go_back())
     _check_left_behind(world)
 
 

@@ -14,7 +14,7 @@ from typing import TypeAlias
 from penstock.plan.physical import make_plan
 from penstock.protocol.ids import ChannelId
 from penstock.protocol.messages import FromWorker, ToWorker
-from penstock.shells.sim import faults, scenario, settings
+from penstock.shells.sim import faults
 from penstock.shells.sim.checkers import Checkers
 from penstock.shells.sim.cluster import (
     Cluster,
@@ -26,6 +26,7 @@ from penstock.shells.sim.cluster import (
 from penstock.shells.sim.faults import Faults
 from penstock.shells.sim.outside import Table
 from penstock.shells.sim.ports import Job, SimChannel, SimClock
+from penstock.shells.sim.scenario import Draw, draw_everything
 from penstock.shells.sim.strikes import Strikes
 from penstock.shells.sim.trace import Trace, brief
 from penstock.storage.memory import MemoryStore
@@ -45,15 +46,16 @@ class Violation(Exception):
 
 
 class World:
-    def __init__(self, seed: int, verbose: bool = False) -> None:
+    def __init__(self, seed: int, verbose: bool = False, draw: Draw = draw_everything) -> None:
         self.rng = rng = Random(seed)
         self.clock = SimClock()
         self.trace = Trace(verbose)
-        self.faults = faults.draw(rng)
-        self.scenario = scenario.draw(self, rng)
-        self.exactly_once = rng.random() < 0.85
-        self.durable = rng.random() < 0.93
-        self.settings = settings.draw(rng, self.durable)
+        drawn = draw(self, rng)
+        self.faults = drawn.faults
+        self.scenario = drawn.scenario
+        self.exactly_once = drawn.exactly_once
+        self.durable = drawn.durable
+        self.settings = drawn.settings
         self.disk = MemoryStore()
         self.table = Table()
         self.checkers = Checkers(self)
