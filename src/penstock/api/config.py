@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 from penstock.errors import ConfigError
 from penstock.plan.duration import parse_duration_ms
 from penstock.protocol import restart as strategies
+from penstock.redaction import redacted
 
 Duration: TypeAlias = str | timedelta
 
@@ -19,7 +20,7 @@ RETAIN = ("retain_on_cancel", "delete_on_cancel", "never_retain")
 _NOT_YET = ("unaligned", "aligned_timeout", "backend", "changelog", "local_recovery")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class CheckpointConfig:
     """Where checkpoints go and how often they are taken.
 
@@ -57,6 +58,10 @@ class CheckpointConfig:
         whole_number(self.tolerable_failures, "CheckpointConfig.tolerable_failures", 0, 1_000_000)
         whole_number(self.keep, "CheckpointConfig.keep", 1, 10_000)
         truth_value(self.incremental, "CheckpointConfig.incremental")
+
+    def __repr__(self) -> str:
+        shown = [f"{spec.name}={getattr(self, spec.name)!r}" for spec in fields(self) if spec.repr]
+        return redacted(f"CheckpointConfig({', '.join(shown)})")
 
     @property
     def every_ms(self) -> int:
@@ -162,7 +167,7 @@ class JobSettings:
     max_parallelism: int
     checkpoint: CheckpointConfig | None
     restart: strategies.Strategy
-    restore: str
+    restore: str = field(repr=False)
     """`auto`, `fresh`, or the path of a checkpoint."""
     spare_workers: int
     slot_timeout_ms: int | None

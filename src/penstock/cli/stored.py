@@ -15,6 +15,7 @@ from penstock.engine.checkpoint_files import TOMBSTONE
 from penstock.errors import CheckpointCorrupt, ConfigError
 from penstock.protocol.ids import CheckpointId
 from penstock.protocol.snapshot import OperatorSnapshot, SubtaskSnapshot
+from penstock.redaction import redacted
 from penstock.storage.filesystem import FilesystemStore
 from penstock.wire import manifest as manifests
 from penstock.wire import paths
@@ -47,7 +48,7 @@ def open_stored(path: str) -> Stored:
     store = FilesystemStore(root)
     names = store.list()
     if paths.JOB not in names:
-        raise ConfigError(_not_a_job(path, names))
+        raise ConfigError(_not_a_job(redacted(path), names))
     found = sorted(
         (checkpoint, name)
         for name in names
@@ -57,7 +58,7 @@ def open_stored(path: str) -> Stored:
     whole = tuple(entry for entry in read if isinstance(entry, Manifest))
     damaged = tuple(entry for entry in read if isinstance(entry, Damaged))
     if not whole and not damaged:
-        raise ConfigError(f"{path} has no completed checkpoint")
+        raise ConfigError(f"{redacted(path)} has no completed checkpoint")
     return Stored(store, whole, damaged)
 
 

@@ -44,6 +44,7 @@ from penstock.protocol.messages import (
     Sync,
 )
 from penstock.protocol.snapshot import OperatorSnapshot, Plain, SubtaskSnapshot
+from penstock.redaction import redacted
 
 SYNCS_PATIENCE = 4
 """After so many syncs an answer is said again, then after twice as many, and so on."""
@@ -308,8 +309,9 @@ class Attempt:
             if isinstance(error, CommitError):
                 self._broken = error
                 return
-            reason = f"writing the snapshot failed: {type(error).__name__}: {error}"
-            where = "".join(traceback.format_exception(error))
+            problem = redacted(f"{type(error).__name__}: {error}")
+            reason = f"writing the snapshot failed: {problem}"
+            where = redacted("".join(traceback.format_exception(error)))
             self._answer(Decline(self.id, taken.checkpoint, reason, where))
 
         self._background.submit(work, written, failed)

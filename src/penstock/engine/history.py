@@ -10,6 +10,7 @@ from penstock.plan.physical import PhysicalPlan
 from penstock.protocol.coordinator import Aborted, Acks, Completed
 from penstock.protocol.ids import CheckpointId
 from penstock.protocol.messages import SnapshotKind
+from penstock.redaction import redacted
 
 CHECKPOINTS_KEPT = 1_000
 EXCEPTIONS_KEPT = 100
@@ -58,7 +59,10 @@ class History:
         )
 
     def failed(self, failure: ExceptionInfo) -> None:
-        self.exceptions = (failure, *self.exceptions)[:EXCEPTIONS_KEPT]
+        shown = replace(
+            failure, message=redacted(failure.message), traceback=redacted(failure.traceback)
+        )
+        self.exceptions = (shown, *self.exceptions)[:EXCEPTIONS_KEPT]
 
     def find(self, checkpoint: int) -> CheckpointInfo | None:
         return next((info for info in self.checkpoints if info.id == checkpoint), None)

@@ -7,7 +7,6 @@ taken, and each is probed before it is used: an old client that ignores the requ
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
@@ -16,7 +15,8 @@ from typing import Any, TypeVar
 
 import fsspec
 
-from penstock.errors import CheckpointCorrupt, PenstockError, StorageError
+from penstock.errors import CheckpointCorrupt, ConfigError, PenstockError, StorageError
+from penstock.redaction import has_parameters, redacted, remember, texts_in
 from penstock.storage.names import (
     check_range,
     checked,
@@ -34,15 +34,16 @@ EXCLUSIVE = ("memory", "s3", "s3a", "gs", "gcs", "abfs", "abfss", "az")
 """Their clients send "only if there is none" with the write (s3fs, gcsfs, adlfs); memory has our lock."""
 
 _MEMORY_LOCK = Lock()
-_SECRET_CHARS_MIN = 4
 
 
 class RemoteStore:
     """Files below a URL. A file is sent whole in one call, so a reader sees all of it or nothing."""
 
     def __init__(self, url: str, storage_options: Mapping[str, Any] | None = None) -> None:
-        self._secrets = _secrets(storage_options or {})
-        self.root = _without_password(url)
+        remember(url, storage_options)
+        self._secrets = texts_in(storage_options or {})
+        self.root = redacted(url)
+        _refuse_parameters(url)
         protocol = url.partition("://")[0]
         if protocol not in EXCLUSIVE:
             raise StorageError(
@@ -186,33 +187,18 @@ class RemoteStore:
             raise
         except Exception as error:  # every fsspec package has errors of its own
             text = f"{type(error).__name__}: {error}"
-            clean = self._scrubbed(text)
+            clean = redacted(text, self._secrets)
             message = f"cannot {action} {self._show(name)}: {clean[:500]}"
             raise StorageError(message) from (error if clean == text else None)
 
-    def _scrubbed(self, text: str) -> str:
-        for secret in self._secrets:
-            text = text.replace(secret, "***")
-        return _without_password(text)
 
-
-def _secrets(options: Mapping[str, Any]) -> tuple[str, ...]:
-    """Every text in the options, longest first; any of them may be a password."""
-    found: set[str] = set()
-    waiting: list[Any] = [dict(options)]
-    while waiting:
-        value = waiting.pop()
-        if isinstance(value, Mapping):
-            waiting.extend(value.values())
-        elif isinstance(value, list | tuple):
-            waiting.extend(value)
-        elif isinstance(value, str) and len(value) >= _SECRET_CHARS_MIN:
-            found.add(value)
-    return tuple(sorted(found, key=lambda text: (-len(text), text)))
-
-
-def _without_password(text: str) -> str:
-    return re.sub(r"://[^/@\s]+@", "://***@", text)
+def _refuse_parameters(url: str) -> None:
+    """Names are put behind the URL, so there is no place for them."""
+    if has_parameters(url):
+        raise ConfigError(
+            f"{redacted(url)}: a directory cannot have ?name=value at its end; give what the store needs"
+            " with storage_options={...}"
+        )
 
 
 def _too_short(shown: str, size: int, expected: int) -> CheckpointCorrupt:

@@ -22,6 +22,7 @@ from penstock.plan.graph import LogicalGraph
 from penstock.plan.physical import PhysicalPlan, make_plan
 from penstock.protocol.coordinator import CoordinatorConfig
 from penstock.protocol.lifecycle import LifecycleConfig
+from penstock.redaction import redacted
 from penstock.shells.spark.background import ThreadBackground
 from penstock.shells.spark.clock import RealClock
 from penstock.shells.spark.driver_loop import DriverLoop
@@ -158,7 +159,7 @@ def _explicit(path: str, settings: JobSettings, store: FilesystemStore) -> Resto
     name = f"{folder}/_metadata"
     if paths.metadata_of(name) is None:
         raise ConfigError(
-            f"restore={settings.restore!r} is not a checkpoint: give the path of a folder chk-<n> that has "
+            f"restore={redacted(settings.restore)!r} is not a checkpoint: give the path of a folder chk-<n> that has "
             'a _metadata file, or "auto", or "fresh"'
         )
     options = settings.checkpoint.storage_options if settings.checkpoint is not None else None
@@ -166,7 +167,7 @@ def _explicit(path: str, settings: JobSettings, store: FilesystemStore) -> Resto
     try:
         manifest = manifests.decode(origin.read(name), name)
     except CheckpointCorrupt as error:
-        raise CheckpointCorrupt(f"restore={settings.restore!r}: {error}") from error
+        raise CheckpointCorrupt(f"restore={redacted(settings.restore)!r}: {error}") from error
     return RestoreWish(manifest=manifest, origin="" if origin.root == store.root else root)
 
 
