@@ -123,10 +123,15 @@ def test_a_wrong_restart_strategy_is_refused(make: Any) -> None:
 def test_restarts_are_on_with_checkpoints_and_off_without() -> None:
     """B5: without checkpointing nothing is ever replayed; R2: exponential delay is the default."""
     off = settings().restart
-    assert isinstance(off, restart.Never) and "takes no checkpoints" in off.why
+    assert isinstance(off, restart.Never) and "nothing to restore" in off.why
+    assert "checkpoint=pen.CheckpointConfig(" in off.why
     assert settings(checkpoint=pen.CheckpointConfig("c/")).restart == restart.Exponential()
-    with pytest.raises(pen.ConfigError, match="needs checkpoints to go on from"):
-        settings(restart=pen.FixedDelay())
+    assert settings(restart=pen.NoRestart()).restart == off
+
+
+def test_a_strategy_that_is_asked_for_is_honoured_without_checkpoints_too() -> None:
+    """R2: whoever asks for restarts gets them; the job then begins from scratch."""
+    assert settings(restart=pen.FixedDelay(attempts=2)).restart == restart.Fixed(2, 1_000)
 
 
 @pytest.mark.parametrize(

@@ -141,13 +141,20 @@ def shell(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     return started
 
 
+class Session:
+    """Looks as a SparkSession does: it has a context."""
+
+    sparkContext = None
+
+
 def pipeline() -> pen.Pipeline:
     return pen.from_rows([("a", 1)], "k STRING, v INT").named("in").to(pen.CollectSink())
 
 
 def test_start_hands_graph_session_and_checked_settings_to_the_shell(shell: list[Any]) -> None:
+    session = Session()
     job = pipeline().start(
-        "session",
+        session,
         name="totals",
         parallelism=3,
         checkpoint=pen.CheckpointConfig("chk/", every="1 s"),
@@ -155,7 +162,7 @@ def test_start_hands_graph_session_and_checked_settings_to_the_shell(shell: list
     ((graph, spark, settings),) = shell
     assert isinstance(job, pen.Job)
     assert [node.name for node in graph.nodes] == ["in", "collect-sink-2"]
-    assert spark == "session"
+    assert spark is session
     assert (settings.name, settings.parallelism, settings.max_parallelism) == ("totals", 3, 128)
     assert settings.checkpoint.every_ms == 1_000
     assert (settings.restore, settings.spare_workers, settings.buffer_timeout_ms) == ("auto", 0, 10)
@@ -170,6 +177,26 @@ def test_a_job_without_a_name_is_called_after_the_last_named_operator(shell: lis
 def test_nothing_is_started_when_a_setting_is_wrong(shell: list[Any]) -> None:
     with pytest.raises(pen.ConfigError):
         pipeline().start(parallelism=0)
+    assert shell == []
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            "local[2]",
+            r"a text and not a SparkSession.*SparkSession\.builder\.master\('local\[2\]'\)",
+        ),
+        ("spark://host:7077", r"builder\.master\('spark://host:7077'\)"),
+        ("totals", "name='totals'"),
+        (3, r"3 \(int\) is not a SparkSession"),
+    ],
+)
+def test_what_is_no_session_is_refused_with_what_to_give(
+    shell: list[Any], given: Any, message: str
+) -> None:
+    with pytest.raises(pen.ConfigError, match=message):
+        pipeline().start(given)
     assert shell == []
 
 

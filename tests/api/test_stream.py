@@ -117,14 +117,16 @@ def test_streams_and_pipelines_have_a_readable_repr() -> None:
 def test_two_operators_of_one_name_are_refused_and_both_are_named() -> None:
     stream = orders().filter(pen.col("n") > 0).named("same")
     with pytest.raises(
-        pen.PlanError, match=r"'same': operator 2 \(filter\) and operator 3 \(select\)"
+        pen.PlanError, match=r"'same': operator 2 \(filter\) and operator 3 \(select\).*\.named\("
     ):
         stream.select("user").named("same").to(pen.CollectSink())
 
 
 def test_two_pipelines_that_share_a_name_are_refused_when_they_are_put_together() -> None:
     one, two = (orders().to(pen.CollectSink(), name="out") for _ in range(2))
-    with pytest.raises(pen.PlanError, match="two operators have the name 'out'"):
+    with pytest.raises(
+        pen.PlanError, match=r"two operators have the name 'out'.*\.to\(sink, name="
+    ):
         pen.Pipeline(one, two)
 
 
@@ -167,6 +169,12 @@ class Column:
 
     __module__ = "pyspark.sql.classic.column"
 
+    def __init__(self, text: str = "n") -> None:
+        self.text = text
+
+    def __str__(self) -> str:
+        return f"Column<'{self.text}'>"
+
 
 SPARK = Column()
 
@@ -179,13 +187,30 @@ SPARK = Column()
         lambda s: s.select(SPARK),
         lambda s: s.select(x=SPARK),
         lambda s: s.key_by(SPARK),
-        lambda s: s.key_by("user").agg(total=SPARK),
         lambda s: s.key_by("user").agg(total=pen.sum(SPARK)),
     ],
 )
 def test_a_pyspark_column_is_refused_wherever_a_column_is_meant(use: Any) -> None:
     with pytest.raises(pen.SchemaError, match=r"PySpark Column.*pen\.col"):
         use(orders())
+
+
+@pytest.mark.parametrize(
+    ("spark", "ours"),
+    [
+        ("sum(n)", 'pen.sum("n")'),
+        ("count(1)", "pen.count()"),
+        ("stddev(n)", 'pen.sum("x")'),
+    ],
+)
+def test_a_spark_aggregate_is_refused_with_the_same_one_of_ours(spark: str, ours: str) -> None:
+    keyed = orders().key_by("user")
+    with pytest.raises(pen.SchemaError, match=r"agg-2: .*PySpark Column") as named:
+        keyed.agg(total=Column(spark))  # type: ignore[arg-type]
+    assert f"total={ours}" in str(named.value)
+    with pytest.raises(pen.SchemaError, match=r"agg-2: .*PySpark Column") as unnamed:
+        keyed.agg(Column(spark))
+    assert f"agg(n={ours})" in str(unnamed.value)
 
 
 @pytest.mark.parametrize(
@@ -249,7 +274,23 @@ def test_a_type_or_schema_that_does_not_fit_is_refused_at_once(use: Any, message
         (lambda s: s.select(3), pen.ConfigError, r"select-2: 3 \(int\) is no column.*pen.lit"),
         (lambda s: s.union(), pen.PlanError, "at least one other"),
         (lambda s: s.union(3), pen.ConfigError, "is not a stream"),
-        (lambda s: s.to("out/"), pen.ConfigError, "'out/' is not a sink"),
+        (lambda s: s.to("out/"), pen.ConfigError, r"'out/' is not a sink.*pen\.FileSink\('out/'\)"),
+        (
+            lambda s: s.to(pen.FileSink),
+            pen.ConfigError,
+            r"is the class.*\.to\(FileSink\(\.\.\.\)\)",
+        ),
+        (
+            lambda s: s.key_by("user").agg(pen.count()),
+            pen.PlanError,
+            r"agg-2: .*needs a name.*agg\(n=pen\.count\(\)\)",
+        ),
+        (
+            lambda s: s.key_by("user").agg(pen.sum("n"), x=pen.count()),
+            pen.PlanError,
+            r"agg-2: .*agg\(n=pen\.sum\(\"n\"\)\)",
+        ),
+        (lambda s: s.key_by("user").agg("n"), pen.ConfigError, r"agg-2: 'n'.*agg\(n=pen\.count"),
         (lambda s: s.take(0), pen.ConfigError, "n: 0 is out of range"),
         (
             lambda s: s.filter((pen.col("n") > 1) and (pen.col("n") < 3)),

@@ -206,7 +206,13 @@ def test_what_user_code_raises_goes_up_as_it_is() -> None:
 def test_flat_map_gives_any_number_of_rows() -> None:
     operator = opened(FlatMapRows(lambda row: ((row.user, i) for i in range(row.amount)), ORDERS))
     assert rows_of(operator, orders(("a", 2), ("b", 0), ("c", 1))) == [("a", 0), ("a", 1), ("c", 0)]
-    assert rows_of(opened(FlatMapRows(lambda row: None, ORDERS)), orders(("a", 1))) == []
+    assert rows_of(opened(FlatMapRows(lambda row: [], ORDERS)), orders(("a", 1))) == []
+
+
+def test_flat_map_refuses_none_and_says_what_no_rows_are() -> None:
+    operator = opened(FlatMapRows(lambda row: None, ORDERS))
+    with pytest.raises(SchemaError, match="op-2: .*returned None for Row.*an empty one for none"):
+        list(operator.process(orders(("a", 1)), 0))
 
 
 def test_flat_map_refuses_a_single_row_in_place_of_several() -> None:

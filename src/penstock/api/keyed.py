@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -12,12 +13,12 @@ from penstock.api.steps import Step, next_label
 from penstock.api.stream import Stream, declared_schema
 from penstock.engine.operators.aggregate import RunningAggregate
 from penstock.engine.operators.process import Process, check_function
-from penstock.errors import ConfigError, PlanError, SchemaError
-from penstock.plan.expressions import Column, Expression, refuse_spark_column
+from penstock.errors import ConfigError, PenstockError, PlanError, SchemaError
+from penstock.plan.expressions import Column, Expression, is_spark_column, refuse_spark_column
 from penstock.plan.graph import Hash
 from penstock.plan.keyhash import check_key_types
 from penstock.plan.schema import require_columns
-from penstock.state.aggregates import Aggregate, result_field
+from penstock.state.aggregates import FUNCTIONS, Aggregate, result_field
 
 
 class KeyedStream:
@@ -32,12 +33,14 @@ class KeyedStream:
         """Of the rows that go in."""
         return self._step.schema
 
-    def agg(self, **aggregates: Aggregate) -> Stream:
+    def agg(self, *unnamed: Any, **aggregates: Aggregate) -> Stream:
         """Running aggregates: `agg(n=pen.count(), total=pen.sum("amount"))`.
 
         For every batch, one row with the new values for each key in it: the key columns, then the results.
         """
         label = next_label("agg", self._step)
+        if unnamed:
+            raise _unnamed_result(label, unnamed[0])
         if not aggregates:
             raise PlanError(
                 f'{label}: give at least one aggregate, as in agg(total=pen.sum("amount"))'
@@ -83,7 +86,7 @@ class KeyedStream:
 
 def _aggregate(label: str, name: str, given: object) -> Aggregate:
     """An aggregate over a column by its name; `pen.sum(pen.col("x"))` means `pen.sum("x")`."""
-    refuse_spark_column(given, label)
+    refuse_spark_column(given, label, f"write {name}={_like_spark(given)} instead")
     if not isinstance(given, Aggregate):
         raise ConfigError(
             f"{label}: {name}={given!r} is no aggregate; use pen.count(), pen.sum(column), pen.min,"
@@ -92,6 +95,27 @@ def _aggregate(label: str, name: str, given: object) -> Aggregate:
     if given.column is None or isinstance(given.column, str):
         return given
     return replace(given, column=_column_name(given.column, f"{label}, {name}"))
+
+
+def _unnamed_result(label: str, given: object) -> PenstockError:
+    """Results are columns, so each needs a name."""
+    refuse_spark_column(given, label, f"write agg(n={_like_spark(given)}) instead")
+    if isinstance(given, Aggregate):
+        column = "" if given.column is None else f'"{given.column}"'
+        shown = f"agg(n=pen.{given.function}({column}))"
+        return PlanError(f"{label}: every result needs a name of its own; write {shown}")
+    return ConfigError(
+        f"{label}: {given!r} is no aggregate with a name; write agg(n=pen.count(), ...) with one name per result"
+    )
+
+
+def _like_spark(column: object) -> str:
+    """What the same aggregate is called here: Column<'sum(x)'> is pen.sum("x")."""
+    found = re.search(r"(\w+)\((\w*)\)", str(column)) if is_spark_column(column) else None
+    function, of = found.groups() if found else ("", "")
+    if function not in FUNCTIONS:
+        return 'pen.sum("x")'
+    return f'pen.{function}("{of}")' if of not in ("", "1") else f"pen.{function}()"
 
 
 def checked_keys(keys: tuple[object, ...], schema: pa.Schema, step: Step) -> tuple[str, ...]:

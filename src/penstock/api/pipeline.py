@@ -22,12 +22,13 @@ from penstock.errors import ConfigError, PlanError
 from penstock.plan.duration import parse_duration_ms
 from penstock.plan.graph import LogicalGraph
 from penstock.protocol.restart import Never, Strategy
+from penstock.redaction import redacted
 
 DEFAULT_PARALLELISM = 2
 MAX_PARALLELISM_LIMIT = 32_768
 WITHOUT_CHECKPOINTS = Never(
-    "the job takes no checkpoints, so it cannot go on after a failure; to survive one, start it with"
-    " checkpoint=pen.CheckpointConfig(...)"
+    "the job takes no checkpoints, so there is nothing to restore after a failure; to survive one, start it"
+    ' with checkpoint=pen.CheckpointConfig("checkpoints/", every="1 second")'
 )
 
 
@@ -82,8 +83,10 @@ class Pipeline:
         """Starts the job on this Spark session, or on a local Spark of its own where none is given.
 
         `restore="auto"` goes on where the job of this name stood; "fresh" starts anew; a path restores that
-        checkpoint. Without `checkpoint` nothing is ever replayed: a failure ends the job.
+        checkpoint. Without `checkpoint` a failure ends the job, unless `restart` is given: then it begins from
+        scratch, and what its sinks have committed is written again.
         """
+        _check_session(spark)
         settings = job_settings(
             name=self._default_name() if name is None else name,
             parallelism=DEFAULT_PARALLELISM if parallelism is None else parallelism,
@@ -134,6 +137,22 @@ def job_settings(
     )
 
 
+def _check_session(spark: Any) -> None:
+    if spark is None or hasattr(type(spark), "sparkContext"):
+        return
+    if isinstance(spark, str):
+        is_master = spark.startswith(("local", "yarn")) or "://" in spark
+        session = f"give SparkSession.builder.master({spark!r}).getOrCreate()"
+        raise ConfigError(
+            f"start: {spark!r} is a text and not a SparkSession; leave it out to get a local Spark, or"
+            f" {session if is_master else f'write name={spark!r} if it is the name of the job'}"
+        )
+    raise ConfigError(
+        f"start: {spark!r} ({type(spark).__name__}) is not a SparkSession; leave it out to get a local Spark,"
+        " or give what SparkSession.builder.getOrCreate() returns"
+    )
+
+
 def _checked_name(name: object) -> str:
     if not isinstance(name, str) or not name.strip() or len(name) > 200 or not name.isprintable():
         raise ConfigError(
@@ -162,7 +181,8 @@ def _checked_checkpoint(checkpoint: object) -> CheckpointConfig | None:
 
 
 def _checked_restart(restart: object, checkpoint: object) -> Strategy:
-    """Without checkpoints there is nothing to go on from, so there are no restarts."""
+    """Without checkpoints there is nothing to go on from, so there are no restarts; who asks for them all the same
+    gets a job that begins from scratch."""
     if restart is None:
         return WITHOUT_CHECKPOINTS if checkpoint is None else ExponentialDelay().strategy()
     if not isinstance(restart, RestartStrategy):
@@ -170,12 +190,9 @@ def _checked_restart(restart: object, checkpoint: object) -> Strategy:
             f"restart: {restart!r} is no strategy; use pen.ExponentialDelay(), pen.FixedDelay(),"
             " pen.FailureRate() or pen.NoRestart()"
         )
-    if checkpoint is None and not isinstance(restart, NoRestart):
-        raise ConfigError(
-            f"restart={restart!r} needs checkpoints to go on from: give checkpoint=pen.CheckpointConfig(...)"
-            " or leave restart out"
-        )
-    return WITHOUT_CHECKPOINTS if checkpoint is None else restart.strategy()
+    if checkpoint is None and isinstance(restart, NoRestart):
+        return WITHOUT_CHECKPOINTS
+    return restart.strategy()
 
 
 def _checked_restore(restore: object, checkpoint: object) -> str:
@@ -185,7 +202,7 @@ def _checked_restore(restore: object, checkpoint: object) -> str:
         )
     if restore not in ("auto", "fresh") and checkpoint is None:
         raise ConfigError(
-            f"restore={restore!r} needs a checkpoint directory: give checkpoint=pen.CheckpointConfig(...)"
+            f"restore={redacted(restore)!r} needs a checkpoint directory: give checkpoint=pen.CheckpointConfig(...)"
         )
     return restore
 

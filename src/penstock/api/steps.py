@@ -103,11 +103,15 @@ def _final_names(steps: list[Step]) -> dict[int, str]:
         if name in owners:
             raise PlanError(
                 f"two operators have the name {name!r}: {owners[name]} and {shown}; state is found by"
-                " name, so give one of them another with .named(...)"
+                f" name, so give one of them another with {_how_to_name(step)}"
             )
         owners[name] = shown
         names[id(step)] = name
     return names
+
+
+def _how_to_name(step: Step) -> str:
+    return '.to(sink, name="...")' if step.role == "sink" else '.named("...")'
 
 
 def _node(step: Step, names: dict[int, str]) -> Node:

@@ -148,12 +148,9 @@ class Stream:
 
     def to(self, sink: Sink, name: str | None = None) -> Pipeline:
         """Writes the rows to a sink. What is returned can be started."""
-        label = name or next_label(sink_kind(sink), self._step)
         if not isinstance(sink, Sink):
-            raise ConfigError(
-                f"{label}: {sink!r} is not a sink; use pen.FileSink, pen.CollectSink or a pen.Sink of"
-                " your own"
-            )
+            raise ConfigError(f"to: {_not_a_sink(sink)}")
+        label = name or next_label(sink_kind(sink), self._step)
         try:
             sink.check(self.schema)
         except SchemaError as error:
@@ -216,11 +213,7 @@ class Stream:
 def from_source(source: Source, name: str | None = None) -> Stream:
     """The rows of a source."""
     if not isinstance(source, Source):
-        hint = " (an instance of it, with parentheses)" if isinstance(source, type) else ""
-        raise ConfigError(
-            f"from_source: {source!r} is not a source{hint}; use pen.GeneratorSource, pen.FileSource or a"
-            " pen.Source of your own"
-        )
+        raise ConfigError(f"from_source: {_not_a_source(source)}")
     step = source_step(source, declared_schema(source.schema, "from_source"))
     if name is not None:
         check_name(name)
@@ -315,6 +308,20 @@ def _streams(others: tuple[Any, ...]) -> tuple[Stream, ...]:
 def _require_callable(function: object, label: str, wanted: str) -> None:
     if not callable(function):
         raise ConfigError(f"{label}: {function!r} ({type(function).__name__}) is not {wanted}")
+
+
+def _not_a_sink(given: object) -> str:
+    if isinstance(given, type) and issubclass(given, Sink):
+        return f"{given.__name__} is the class; make a sink of it with parentheses: .to({given.__name__}(...))"
+    hint = f"; for files there: pen.FileSink({given!r})" if isinstance(given, str) else ""
+    return f"{given!r} is not a sink; use pen.FileSink, pen.CollectSink or a pen.Sink of your own{hint}"
+
+
+def _not_a_source(given: object) -> str:
+    if isinstance(given, type) and issubclass(given, Source):
+        name = given.__name__
+        return f"{name} is not a source but the class; make one with parentheses: from_source({name}(...))"
+    return f"{given!r} is not a source; use pen.GeneratorSource, pen.FileSource or a pen.Source of your own"
 
 
 def _columns(schema: pa.Schema) -> str:

@@ -9,7 +9,8 @@ import pyarrow as pa
 
 from penstock.engine.operators.base import FrozenOperator, Operator, OperatorContext
 from penstock.engine.operators.connect import SinkOperator, SourceOperator
-from penstock.errors import InvariantBroken
+from penstock.engine.tracebacks import place_of
+from penstock.errors import InvariantBroken, SchemaError
 from penstock.plan.physical import Task
 from penstock.protocol.ids import CheckpointId
 
@@ -56,7 +57,11 @@ class Chain:
             operator.open(context_for(name))
 
     def process(self, batch: pa.RecordBatch, port: int) -> None:
-        self._run(0, batch, port)
+        try:
+            self._run(0, batch, port)
+        except SchemaError as error:
+            self._point_at_function(error)
+            raise
 
     def finish(self) -> None:
         """All input has ended: every operator, first to last, gives its last rows."""
@@ -80,6 +85,12 @@ class Chain:
         for operator in self._operators:
             with suppress(Exception):
                 operator.close()
+
+    def _point_at_function(self, error: SchemaError) -> None:
+        """What a function returned is refused when it is not running any more: no traceback leads to it."""
+        function = self._operators[self._names.index(self.current)].function
+        if function is not None and (place := place_of(function)):
+            error.add_note(f"the function of {self.current!r} is in {place}")
 
     def _run(self, number: int, batch: pa.RecordBatch, port: int) -> None:
         self.current = self._names[number]

@@ -6,13 +6,12 @@ what it is told to deploy it deploys, what it is told to drop it throws away.
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable
-from pathlib import Path
 
 from penstock.engine.attempt import Attempt
 from penstock.engine.journal import Journal
 from penstock.engine.spec import JobSpec
+from penstock.engine.tracebacks import user_traceback
 from penstock.errors import CheckpointCorrupt, ConfigError, DataError, PlanError
 from penstock.ports.background import Background
 from penstock.ports.clock import Clock
@@ -33,8 +32,8 @@ from penstock.protocol.messages import (
     ToWorker,
     Trigger,
 )
+from penstock.redaction import redacted
 
-_OURS = str(Path(__file__).parents[1])
 IDLE_MS = 100.0
 """The longest sleep: nothing is lost if a wake-up is."""
 
@@ -203,14 +202,14 @@ class Worker:
             where, position = "", ""
         else:
             where, position = attempt.current_operator, attempt.current_position
-        message = str(error) + (f" (at {position})" if position else "")
-        self._note(f"failed: {type(error).__name__}: {error}")
+        message = _without_operator(str(error), where) + (f" (at {position})" if position else "")
+        self._note(f"failed: {type(error).__name__}: {redacted(str(error))}")
         self._failed = Failed(
             self._newest,
             type(error).__name__,
-            message,
+            redacted(message),
             operator=where,
-            traceback=_shown(error),
+            traceback=redacted(user_traceback(error)),
             journal=self._journal.last(),
             fatal=isinstance(error, PlanError | DataError | ConfigError),
         )
@@ -225,14 +224,10 @@ def _origin(spec: JobSpec, origin: str, own: CheckpointStore | None) -> Checkpoi
     if not origin:
         return own
     if spec.open_origin is None:
-        raise CheckpointCorrupt(f"this job cannot read checkpoints from {origin}")
+        raise CheckpointCorrupt(f"this job cannot read checkpoints from {redacted(origin)}")
     return spec.open_origin(origin)
 
 
-def _shown(error: BaseException) -> str:
-    """The traceback from the user's own code on; all of it where no user code was involved."""
-    first = error.__traceback__
-    while first is not None and first.tb_frame.f_code.co_filename.startswith(_OURS):
-        first = first.tb_next
-    lines = traceback.format_exception(type(error), error, first or error.__traceback__)
-    return "".join(lines)
+def _without_operator(message: str, operator: str) -> str:
+    """The operator is told beside the message: once is enough."""
+    return message.removeprefix(f"{operator}: ").removeprefix(f"{operator}, ")

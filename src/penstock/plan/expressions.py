@@ -18,6 +18,8 @@ from penstock.errors import ConfigError, SchemaError
 from penstock.plan.kernels import KERNELS, PLAIN_NAMES, SIGNS
 from penstock.plan.schema import parse_schema, require_columns, type_ddl
 
+_COLUMN_INSTEAD = 'use pen.col("name") and pen.lit(value) here, as in pen.col("amount") > 0'
+
 
 class Expression:
     """A value per row. Made with `col`, `lit`, `coalesce` and `when`; never directly."""
@@ -394,12 +396,17 @@ def as_expression(value: object) -> Expression:
     return value if isinstance(value, Expression) else lit(value)
 
 
-def refuse_spark_column(value: object, operator: str) -> None:
+def is_spark_column(value: object) -> bool:
+    return (
+        type(value).__name__ == "Column" and type(value).__module__.partition(".")[0] == "pyspark"
+    )
+
+
+def refuse_spark_column(value: object, operator: str, instead: str = _COLUMN_INSTEAD) -> None:
     """A PySpark Column only means something inside Spark SQL: say so, and what to write instead."""
-    if type(value).__name__ == "Column" and type(value).__module__.partition(".")[0] == "pyspark":
+    if is_spark_column(value):
         raise SchemaError(
-            f"{operator}: {value} is a PySpark Column, which only Spark SQL can evaluate;"
-            ' use pen.col("name") and pen.lit(value) here, as in pen.col("amount") > 0'
+            f"{operator}: {value} is a PySpark Column, which only Spark SQL can evaluate; {instead}"
         )
 
 

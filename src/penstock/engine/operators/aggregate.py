@@ -7,10 +7,14 @@ from collections.abc import Iterable, Mapping
 import pyarrow as pa
 
 from penstock.engine.operators.base import FrozenOperator, Operator, OperatorContext
+from penstock.engine.operators.evolution import BEGIN_ANEW
+from penstock.errors import SchemaError
+from penstock.plan.schema import type_ddl
 from penstock.protocol.ids import CheckpointId
 from penstock.state.aggregates import Aggregate, result_schema
 from penstock.state.choose import make_folds
 from penstock.state.folds import Fold, Step
+from penstock.state.segments import GROUP_COLUMN
 from penstock.state.table import KeyedTable
 
 STATE = "aggregate"
@@ -41,9 +45,18 @@ class RunningAggregate(Operator):
             for segment in snapshot.segments:
                 if segment.state == STATE:
                     for batch in context.read_segment(segment, context.key_groups):
+                        self._check(batch.schema, context.operator)
                         self._table.load(batch)
         for fold in self._folds:
             fold.restored(self._table)
+
+    def _check(self, stored: pa.Schema, operator: str) -> None:
+        if not stored.equals(self._table.schema):
+            raise SchemaError(
+                f"{operator}: the aggregates are not those of the checkpoint, which has"
+                f" ({_columns(stored)}) where the job now has ({_columns(self._table.schema)});"
+                f" go back to the old keys and aggregates, or {BEGIN_ANEW}"
+            )
 
     def process(self, batch: pa.RecordBatch, port: int) -> Iterable[pa.RecordBatch]:
         if not batch.num_rows:
@@ -64,3 +77,9 @@ class RunningAggregate(Operator):
 
     def freeze(self, checkpoint: CheckpointId) -> FrozenOperator:
         return FrozenOperator(tables=(self._table.freeze(),))
+
+
+def _columns(schema: pa.Schema) -> str:
+    """Stored columns without the marks that say which is a key and which a value."""
+    fields = [field for field in schema if field.name != GROUP_COLUMN]
+    return ", ".join(f"{field.name.partition('.')[2]} {type_ddl(field.type)}" for field in fields)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 
@@ -54,6 +55,9 @@ class OperatorContext:
 
 class Operator(ABC):
     """One step of a chain. Made fresh for every attempt; called from one thread."""
+
+    function: Any = None
+    """The user's own code in it, if there is some: messages say where it is written."""
 
     def open(self, context: OperatorContext) -> None:  # noqa: B027 (optional)
         """Takes its state back from `context.restored`."""

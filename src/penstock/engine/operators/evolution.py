@@ -11,6 +11,11 @@ import pyarrow as pa
 from penstock.errors import SchemaError
 from penstock.plan.schema import type_ddl
 
+BEGIN_ANEW = (
+    'give up the state: start with restore="fresh", or under another name=, which both begin at the start of the'
+    " input (write to an empty folder then: what is committed already stays)"
+)
+"""The way out of state that does not fit any more. Nothing is ever dropped without being asked."""
 _WIDER_INTEGERS = {8: (16, 32, 64), 16: (32, 64), 32: (64,), 64: ()}
 
 
@@ -23,7 +28,8 @@ def evolved(
     for name in batch.schema.names:
         if name not in wanted.names:
             raise SchemaError(
-                f"{label}: column {_shown(name)!r} is in the checkpoint and no longer declared"
+                f"{label}: column {_shown(name)!r} is in the checkpoint and no longer declared; declare it"
+                f" again, or {BEGIN_ANEW}"
             )
     columns = [_column(batch, field, required, label) for field in wanted]
     return pa.RecordBatch.from_arrays(columns, schema=wanted)
@@ -36,17 +42,21 @@ def _column(
         if field.name in required:
             raise SchemaError(
                 f"{label}: column {_shown(field.name)!r} is new and NOT NULL, and the checkpoint"
-                " has no value for it; make it nullable"
+                f" has no value for it; make it nullable, or {BEGIN_ANEW}"
             )
         return pa.nulls(batch.num_rows, field.type)
     column = batch.column(field.name)
     if column.type != field.type and not can_widen(column.type, field.type):
         raise SchemaError(
             f"{label}: column {_shown(field.name)!r} is {type_ddl(column.type)} in the checkpoint and"
-            f" {type_ddl(field.type)} now; a number may become wider, nothing else may change"
+            f" {type_ddl(field.type)} now; a number may become wider, nothing else may change. Keep the old"
+            f" type, or {BEGIN_ANEW}"
         )
     if column.null_count and field.name in required:
-        raise SchemaError(f"{label}: column {_shown(field.name)!r} is now NOT NULL and has nulls")
+        raise SchemaError(
+            f"{label}: column {_shown(field.name)!r} is now NOT NULL and has nulls in the checkpoint; make it"
+            f" nullable, or {BEGIN_ANEW}"
+        )
     return column.cast(field.type)
 
 

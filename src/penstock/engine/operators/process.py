@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.engine.operators.base import FrozenOperator, Operator, OperatorContext
+from penstock.engine.operators.evolution import BEGIN_ANEW
 from penstock.engine.operators.row import RowsToBatch, batch_rows, make_row, python_values
 from penstock.engine.operators.rows import checked_batch, checked_rows
 from penstock.engine.operators.value_state import ValueState
@@ -72,7 +73,8 @@ class ProcessContext:
         if lost:
             raise PlanError(
                 f"{self.operator}: the checkpoint has state {', '.join(map(repr, lost))}, which open(ctx) no"
-                f" longer declares; it declares: {', '.join(map(repr, self._states)) or '(nothing)'}"
+                f" longer declares; it declares: {', '.join(map(repr, self._states)) or '(nothing)'}."
+                f" Declare it again, or {BEGIN_ANEW}"
             )
 
 
@@ -80,10 +82,10 @@ class Process(Operator):
     """Runs a user's function over keyed rows."""
 
     def __init__(self, function: Any, keys: tuple[str, ...], schema: pa.Schema) -> None:
-        self._function = function() if isinstance(function, type) else copy.deepcopy(function)
+        self.function = function() if isinstance(function, type) else copy.deepcopy(function)
         self._keys = keys
         self._schema = schema
-        self._vectorised = hasattr(self._function, "process_batch")
+        self._vectorised = hasattr(self.function, "process_batch")
         self._opened = False
 
     def open(self, context: OperatorContext) -> None:
@@ -92,8 +94,8 @@ class Process(Operator):
         self._context = ProcessContext(context, self._keys)
         self._states = self._context._states
         self._opened = True
-        if hasattr(self._function, "open"):
-            self._function.open(self._context)
+        if hasattr(self.function, "open"):
+            self.function.open(self._context)
         self._context._finish_open()
 
     def process(self, batch: pa.RecordBatch, port: int) -> Iterable[pa.RecordBatch]:
@@ -108,11 +110,11 @@ class Process(Operator):
         return FrozenOperator(tables=tuple(state.freeze() for state in self._states.values()))
 
     def close(self) -> None:
-        if self._opened and hasattr(self._function, "close"):
-            self._function.close()
+        if self._opened and hasattr(self.function, "close"):
+            self.function.close()
 
     def _process_batch(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
-        given = self._function.process_batch(batch, self._context)
+        given = self.function.process_batch(batch, self._context)
         results = [given] if isinstance(given, pa.RecordBatch) else checked_rows(given, self._name)
         checked = [checked_batch(result, self._schema, self._name) for result in results]
         return [result for result in checked if result.num_rows]
@@ -130,7 +132,7 @@ class Process(Operator):
                 state.current = number
             of_key = [rows[position] for position in positions]
             row = make_row(self._keys, key)
-            yield from checked_rows(self._function.process(row, of_key, self._context), self._name)
+            yield from checked_rows(self.function.process(row, of_key, self._context), self._name)
 
 
 def group_rows(batch: pa.RecordBatch, keys: tuple[str, ...]) -> dict[tuple[Any, ...], list[int]]:

@@ -36,11 +36,11 @@ class MapBatches(_Named):
     """A batch to a batch of the declared schema, by a user function."""
 
     def __init__(self, function: BatchFunction, schema: pa.Schema) -> None:
-        self._function = function
+        self.function = function
         self._schema = schema
 
     def process(self, batch: pa.RecordBatch, port: int) -> Iterable[pa.RecordBatch]:
-        result = checked_batch(self._function(batch), self._schema, self._name)
+        result = checked_batch(self.function(batch), self._schema, self._name)
         return (result,) if result.num_rows else ()
 
 
@@ -49,6 +49,7 @@ class Filter(_Named):
 
     def __init__(self, condition: Expression | MaskFunction) -> None:
         self._condition = condition
+        self.function = None if isinstance(condition, Expression) else condition
 
     def process(self, batch: pa.RecordBatch, port: int) -> Iterable[pa.RecordBatch]:
         mask = self._mask(batch)
@@ -60,7 +61,14 @@ class Filter(_Named):
     def _mask(self, batch: pa.RecordBatch) -> pa.BooleanArray:
         if isinstance(self._condition, Expression):
             return self._condition.array(batch)
-        return checked_mask(self._condition(batch), batch.num_rows, self._name)
+        try:
+            mask = self._condition(batch)
+        except (TypeError, AttributeError) as error:
+            error.add_note(f"{self._name}: {batch_hint(self._condition, batch.schema)}")
+            raise
+        return checked_mask(
+            mask, batch.num_rows, self._name, batch_hint(self._condition, batch.schema)
+        )
 
 
 class Select(_Named):
@@ -79,7 +87,7 @@ class MapRows(_Named):
     """A row to a row, by a user function."""
 
     def __init__(self, function: RowFunction, schema: pa.Schema) -> None:
-        self._function = function
+        self.function = function
         self._schema = schema
 
     def open(self, context: OperatorContext) -> None:
@@ -87,7 +95,7 @@ class MapRows(_Named):
         self._to_batch = RowsToBatch(self._schema, context.operator)
 
     def process(self, batch: pa.RecordBatch, port: int) -> Iterable[pa.RecordBatch]:
-        return self._to_batch.batches(map(self._function, batch_rows(batch)))
+        return self._to_batch.batches(map(self.function, batch_rows(batch)))
 
 
 class FlatMapRows(MapRows):
@@ -98,7 +106,13 @@ class FlatMapRows(MapRows):
 
     def _results(self, batch: pa.RecordBatch) -> Iterator[Any]:
         for row in batch_rows(batch):
-            yield from checked_rows(self._function(row), self._name)
+            results = self.function(row)
+            if results is None:
+                raise SchemaError(
+                    f"{self._name}: the function of flat_map returned None for {row!r}; return a list of rows,"
+                    " an empty one for none, or yield them"
+                )
+            yield from checked_rows(results, self._name)
 
 
 class Union(Operator):
@@ -129,7 +143,19 @@ def checked_batch(result: Any, schema: pa.Schema, operator: str) -> pa.RecordBat
     return _no_forbidden_nulls(same, schema, operator)
 
 
-def checked_mask(mask: Any, rows: int, operator: str) -> pa.BooleanArray:
+def batch_hint(function: Any, schema: pa.Schema) -> str:
+    """For who takes the batch for a row. The column in it is one that the function mentions."""
+    code = getattr(function, "__code__", None)
+    mentioned = (*code.co_consts, *code.co_names) if code is not None else ()
+    column = next((name for name in schema.names if name in mentioned), schema.names[0])
+    compared = '== "..."' if pa.types.is_string(schema.field(column).type) else "> 0"
+    return (
+        "the function of a filter gets a whole batch (a pyarrow.RecordBatch), not a row; a condition on columns"
+        f' is written pen.col("{column}") {compared}'
+    )
+
+
+def checked_mask(mask: Any, rows: int, operator: str, hint: str = "") -> pa.BooleanArray:
     """The mask a user function returned, if it has one boolean per row."""
     if isinstance(mask, pa.ChunkedArray):
         mask = mask.combine_chunks()
@@ -139,7 +165,7 @@ def checked_mask(mask: Any, rows: int, operator: str) -> pa.BooleanArray:
         shown = mask.type if isinstance(mask, pa.Array) else type(mask).__name__
         raise SchemaError(
             f"{operator}: the function of a filter must return one boolean per row as a pyarrow or NumPy"
-            f" array, and returned {shown}"
+            f" array, and returned {shown}" + (f"; {hint}" if hint else "")
         )
     if len(mask) != rows:
         raise SchemaError(f"{operator}: the mask has {len(mask)} values for {rows} rows")
