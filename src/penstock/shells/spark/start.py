@@ -26,6 +26,7 @@ from penstock.redaction import redacted
 from penstock.shells.spark.background import ThreadBackground
 from penstock.shells.spark.clock import RealClock
 from penstock.shells.spark.driver_loop import DriverLoop
+from penstock.shells.spark.memory import warn_of_little_memory
 from penstock.shells.spark.session import (
     check_session,
     is_local,
@@ -58,6 +59,7 @@ def start_job(graph: LogicalGraph, spark: Any, settings: JobSettings) -> Job:
     release = partial(release_session, holder)
     try:
         _check_slots(session, total, settings)
+        warn_of_little_memory(session.sparkContext, settings.name, total)
         workers = SparkWorkers(
             session,
             job_id,
@@ -74,7 +76,7 @@ def start_job(graph: LogicalGraph, spark: Any, settings: JobSettings) -> Job:
         spec,
         _manager_config(settings, wish, is_local(session.sparkContext)),
         workers,
-        _files(store, job_id, clock),
+        _files(store, job_id, clock, spec),
         clock,
         background,
         _sinks(graph),
@@ -137,11 +139,13 @@ def _absolute(config: CheckpointConfig) -> str:
     return directory if "://" in directory else str(Path(directory).absolute())
 
 
-def _files(store: FilesystemStore | None, job_id: str, clock: RealClock) -> CheckpointFiles | None:
+def _files(
+    store: FilesystemStore | None, job_id: str, clock: RealClock, spec: JobSpec
+) -> CheckpointFiles | None:
     if store is None:
         return None
     driver = f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex[:8]}"
-    return CheckpointFiles(store, job_id, driver, clock.wall_ms)
+    return CheckpointFiles(store, job_id, driver, clock.wall_ms, spec.open_origin)
 
 
 def _wish(settings: JobSettings, store: FilesystemStore | None) -> RestoreWish:
