@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -112,7 +112,7 @@ class Transaction:
     index: int
     attempt: int
     checkpoint: int
-    rows: tuple[tuple[int, ...], ...]
+    rows: tuple[tuple[Any, ...], ...]
     by_zombie: bool = False
     durable: bool = False
     """Synced: it outlives the process that wrote it."""
@@ -126,7 +126,7 @@ class Table:
     visible: dict[str, Transaction] = field(default_factory=dict)
     aborted: set[str] = field(default_factory=set)
 
-    def rows(self, operator: str) -> list[tuple[int, ...]]:
+    def rows(self, operator: str) -> list[tuple[Any, ...]]:
         return [r for t in self.visible.values() if t.operator == operator for r in t.rows]
 
     def lose_unsynced(self, attempt: int, index: int) -> list[str]:
