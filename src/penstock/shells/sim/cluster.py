@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING
 
 from penstock.engine.checkpoint_files import CheckpointFiles
@@ -38,7 +39,7 @@ class Process:
     lost: bool = False
     """Its driver has given it up, or is gone."""
     dirty: bool = True
-    wake_ms: float | None = None
+    wake_ms: float = inf
     paused_until_ms: float = 0.0
 
 
@@ -51,10 +52,6 @@ class DriverProcess:
     background: SimBackground
     alive: bool = True
     wake_ms: float = 0.0
-
-    @property
-    def busy(self) -> bool:
-        return self.alive and not self.manager.ended
 
 
 @dataclass
@@ -73,7 +70,11 @@ class Cluster:
     def __init__(self, world: World) -> None:
         self._world = world
         self.drivers: list[DriverProcess] = []
+        self.running: list[DriverProcess] = []
+        """Drivers that are alive and whose job is not over."""
         self.processes: dict[str, Process] = {}
+        self.alive: list[Process] = []
+        """Those of the processes that have not ended."""
         self.planned: list[PlannedLaunch | PlannedDriver] = []
 
     # ---- drivers
@@ -97,7 +98,9 @@ class Cluster:
             world.scenario.sinks,
         )
         world.note("world", f"driver {number} starts, parallelism {parallelism}")
-        self.drivers.append(DriverProcess(number, plan, manager, workers, background))
+        driver = DriverProcess(number, plan, manager, workers, background)
+        self.drivers.append(driver)
+        self.running.append(driver)
         manager.begin()
 
     def _draw_parallelism(self) -> int:
@@ -131,13 +134,14 @@ class Cluster:
         driver.manager.step()
         driver.wake_ms = driver.manager.wake_ms()
         self._world.checkers.after_driver(driver)
-        if driver.manager.ended:
+        if driver.manager.ended and driver in self.running:
             self._close_driver(driver)
 
     def _close_driver(self, driver: DriverProcess) -> None:
         """What the shell does when the job is over: whoever has not left is ended. A job that a person ended is
         started again after a while."""
         world = self._world
+        self.running.remove(driver)
         world.note("world", f"driver {driver.number} ends: {driver.manager.outcome}")
         for process in list(self.processes.values()):
             if process.driver == driver.number and process.alive and not process.link.cut:
@@ -148,6 +152,7 @@ class Cluster:
     def crash_driver(self, driver: DriverProcess) -> None:
         self._world.note("world", f"driver {driver.number} is killed")
         driver.alive = driver.background.alive = False
+        self.running.remove(driver)
         for process in self.processes.values():
             if process.driver == driver.number and process.alive:
                 process.lost = True
@@ -198,9 +203,9 @@ class Cluster:
             background,
         )
         weight = world.rng.choice((0.1, 1.0, 1.0, 3.0))
-        self.processes[name] = Process(
-            name, plan.driver, plan.launch, worker, link, background, weight
-        )
+        process = Process(name, plan.driver, plan.launch, worker, link, background, weight)
+        self.processes[name] = process
+        self.alive.append(process)
         driver.workers.links[link.worker] = link
         driver.workers.events.append(Joined(link.worker, plan.launch, "host", len(self.processes)))
         world.note(name, f"joins driver {plan.driver}, launch {plan.launch}")
@@ -208,8 +213,7 @@ class Cluster:
     def step_process(self, process: Process) -> None:
         try:
             process.dirty = process.worker.step()
-            attempt = process.worker.attempt
-            process.wake_ms = attempt.wake_ms() if attempt is not None and attempt.running else None
+            process.wake_ms = _wake_ms(process)
             self._world.checkers.after_process(process)
         except DriverLost:
             self._world.note(process.name, "leaves: no driver")
@@ -227,6 +231,7 @@ class Cluster:
         """The process is gone: by itself, or killed. What it had not synced goes with it."""
         world = self._world
         process.alive = process.background.alive = False
+        self.alive.remove(process)
         attempt = process.worker.attempt
         if attempt is not None:
             for lost in world.table.lose_unsynced(attempt.id, attempt.slot):
@@ -261,6 +266,15 @@ class Cluster:
 
         nobody = SimBackground(world, "world")
         world.jobs.append(Job(nobody, notice, _ignore, _ignore, notices_ms))
+
+
+def _wake_ms(process: Process) -> float:
+    """When a process that nothing happens to wants to be stepped; one that is dirty will be anyhow."""
+    attempt = process.worker.attempt
+    if process.dirty or attempt is None or not attempt.running:
+        return inf
+    wake_ms = attempt.wake_ms()
+    return inf if wake_ms is None else wake_ms
 
 
 def _ignore(_: object) -> None:

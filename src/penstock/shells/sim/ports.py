@@ -50,7 +50,7 @@ class SimBackground:
         self.name = name
         self.alive = True
         self._world = world
-        self._ended: deque[Callable[[], None]] = deque()
+        self.ended: deque[Callable[[], None]] = deque()
 
     def submit(
         self,
@@ -67,18 +67,14 @@ class SimBackground:
             result = job.work()
         except Exception as error:
             caught = error
-            self._ended.append(lambda: job.failed(caught))
+            self.ended.append(lambda: job.failed(caught))
         else:
-            self._ended.append(lambda: job.done(result))
-
-    @property
-    def has_results(self) -> bool:
-        return bool(self._ended)
+            self.ended.append(lambda: job.done(result))
 
     def poll(self) -> bool:
-        moved = bool(self._ended)
-        while self._ended:
-            self._ended.popleft()()
+        moved = bool(self.ended)
+        while self.ended:
+            self.ended.popleft()()
         return moved
 
     def close(self) -> None:
@@ -157,7 +153,8 @@ class SimWorkers:
 
 
 class SimChannel:
-    """A channel between two processes: bounded, in order, dead when either end is."""
+    """A channel between two processes: bounded, in order, dead when either end is. A process is woken when it could
+    be waiting for just this: a frame where there was none, room where there was none."""
 
     def __init__(self, world: World, id: ChannelId, frames_max: int) -> None:
         self.id = id
@@ -173,21 +170,25 @@ class SimChannel:
     def try_send(self, frame: Frame) -> bool:
         if self.closed:
             return True
-        if len(self._frames) >= self._frames_max:
+        waiting = len(self._frames)
+        if waiting >= self._frames_max:
             return False
         self._sent += 1
         self._frames.append((self._sent, frame))
-        self._world.touch(self.reader)
+        if not waiting:
+            self._world.touch(self.reader)
         return True
 
     def try_receive(self) -> Frame | None:
         if not self._frames:
             return None
+        was_full = len(self._frames) == self._frames_max
         number, frame = self._frames.popleft()
         if number != self._received + 1:
             raise ChannelLost(f"channel {self.id}: frame {number} after {self._received}")
         self._received = number
-        self._world.touch(self.writer)
+        if was_full:
+            self._world.touch(self.writer)
         return frame
 
     def rows_waiting(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf, log
 from typing import TYPE_CHECKING
 
 from penstock.shells.sim.cluster import DRIVERS_MAX, DriverProcess, Process
@@ -20,6 +21,7 @@ class Strikes:
     def __init__(self, world: World) -> None:
         self._world = world
         self._total = sum(getattr(world.faults, kind) for kind in STRIKES)
+        self._steps_left = self._draw_steps()
         self._how: dict[str, Callable[[], None]] = {
             "crash": self._crash,
             "partition": self._partition,
@@ -33,16 +35,22 @@ class Strikes:
         }
 
     def heal(self) -> None:
-        self._total = 0.0
+        self._steps_left = inf
+
+    def _draw_steps(self) -> float:
+        """Steps until the next fault: as if the dice were cast at every one of them."""
+        if not self._total:
+            return inf
+        return 1 + log(1 - self._world.rng.random()) // log(1 - self._total)
 
     def strike(self) -> None:
         """At most one fault, by the rates that the seed has drawn."""
-        if not self._total:
+        self._steps_left -= 1
+        if self._steps_left > 0:
             return
-        dice = self._world.rng.random()
-        if dice >= self._total:
-            return
+        self._steps_left = self._draw_steps()
         faults: Faults = self._world.faults
+        dice = self._world.rng.random() * self._total
         for kind in STRIKES:
             dice -= getattr(faults, kind)
             if dice < 0:
@@ -52,8 +60,7 @@ class Strikes:
     # ---- processes
 
     def _any_process(self) -> Process | None:
-        processes = self._world.cluster.processes.values()
-        candidates = [p for p in processes if p.alive and not p.link.cut]
+        candidates = [p for p in self._world.cluster.alive if not p.link.cut]
         return self._world.rng.choice(candidates) if candidates else None
 
     def _crash(self) -> None:
@@ -80,7 +87,7 @@ class Strikes:
     # ---- drivers and people
 
     def _running(self) -> list[DriverProcess]:
-        return [driver for driver in self._world.cluster.drivers if driver.busy]
+        return list(self._world.cluster.running)
 
     def _driver_crash(self) -> None:
         """Only the one driver there is, and only where there is something to go on from."""

@@ -8,21 +8,15 @@ happen and jumps when nothing can. First comes a phase with faults, then a heale
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import inf
 from random import Random
-from typing import TypeAlias
 
 from penstock.plan.physical import make_plan
 from penstock.protocol.ids import ChannelId
 from penstock.protocol.messages import FromWorker, ToWorker
-from penstock.shells.sim import faults
+from penstock.shells.sim import faults, scheduler
 from penstock.shells.sim.checkers import Checkers
-from penstock.shells.sim.cluster import (
-    Cluster,
-    DriverProcess,
-    PlannedDriver,
-    PlannedLaunch,
-    Process,
-)
+from penstock.shells.sim.cluster import Cluster, DriverProcess, Process
 from penstock.shells.sim.faults import Faults
 from penstock.shells.sim.outside import Table
 from penstock.shells.sim.ports import Job, SimChannel, SimClock
@@ -35,10 +29,8 @@ FAULTY_MS = 4_000.0
 HEALED_MS = 60_000.0
 STEPS_MAX = 40_000
 
-Happening: TypeAlias = (
-    Process | DriverProcess | Job | PlannedLaunch | PlannedDriver | tuple[str, Process]
-)
-"""What the scheduler can pick; a tuple is a message that arrives."""
+IDLE_MS = 10.0
+"""How far time jumps when nothing at all is to come."""
 
 
 class Violation(Exception):
@@ -64,6 +56,7 @@ class World:
         self.channels: dict[str, SimChannel] = {}
         self.damaged: set[int] = set()
         """Checkpoints of which a bit has changed."""
+        self.healed = False
         self.problem: str | None = None
         self._strikes = Strikes(self)
         self._next_channel = 0
@@ -90,7 +83,7 @@ class World:
         steps = 0
         while not self._over():
             steps += 1
-            if self.clock.now_ms > FAULTY_MS and self.faults != Faults():
+            if self.clock.now_ms > FAULTY_MS:
                 self._heal()
             if steps > STEPS_MAX or self.clock.now_ms > FAULTY_MS + HEALED_MS:
                 raise Violation(f"I25: the job does not come to its end: {self._describe()}")
@@ -104,21 +97,24 @@ class World:
             raise Violation(self.problem)
 
     def _over(self) -> bool:
-        cluster = self.cluster
-        return not cluster.driver_is_planned and not any(d.busy for d in cluster.drivers)
+        return not self.cluster.running and not self.cluster.driver_is_planned
 
     def _heal(self) -> None:
+        """The end of the phase with faults: from now on the job must come to its end (I25)."""
+        if self.healed:
+            return
+        self.healed = True
         self.note("world", "healed: no more faults")
         self.faults = Faults()
         self._strikes.heal()
-        for process in self.cluster.processes.values():
+        for process in self.cluster.alive:
             process.paused_until_ms = 0.0
             process.dirty = True
 
     def _settle(self) -> None:
         """The job has ended: stragglers get the time to notice."""
         for _ in range(5_000):
-            stragglers = [p for p in self.cluster.processes.values() if p.alive]
+            stragglers = self.cluster.alive
             if not stragglers and not self.jobs:
                 break
             for process in stragglers:
@@ -126,7 +122,7 @@ class World:
             self._step()
 
     def _describe(self) -> str:
-        busy = [driver.manager for driver in self.cluster.drivers if driver.busy]
+        busy = [driver.manager for driver in self.cluster.running]
         phases = [manager.machine.phase for manager in busy]
         pending = [sorted(manager.coordinator.unfinished) for manager in busy]
         workers = [
@@ -139,70 +135,17 @@ class World:
     # ---- one step of the scheduler
 
     def _step(self) -> None:
-        now = self.clock.now_ms
-        ready: list[tuple[float, Happening]] = []
-        times: list[float] = []
-        for process in self.cluster.processes.values():
-            if process.alive:
-                self._offer_process(process, now, ready, times)
-        for driver in self.cluster.drivers:
-            if driver.busy:
-                self._offer_driver(driver, now, ready, times)
-        for job in self.jobs:
-            ready.append((1.0, job)) if job.ready_ms <= now else times.append(job.ready_ms)
-        for plan in self.cluster.planned:
-            ready.append((1.0, plan)) if plan.at_ms <= now else times.append(plan.at_ms)
-        if not ready:
-            later = min((t for t in times if t > now), default=now + 10.0)
-            self.clock.now_ms = later + self.rng.random() * 0.1
-            return
-        self.clock.now_ms = now + self.rng.random() * 0.5
-        self._do(self._pick(ready))
-
-    def _pick(self, ready: list[tuple[float, Happening]]) -> Happening:
-        pick = self.rng.random() * sum(weight for weight, _ in ready)
-        for weight, what in ready:
-            pick -= weight
-            if pick <= 0:
-                return what
-        return ready[-1][1]
-
-    def _offer_process(
-        self,
-        process: Process,
-        now: float,
-        ready: list[tuple[float, Happening]],
-        times: list[float],
-    ) -> None:
-        link = process.link
-        if not link.cut:
-            for queue, side in ((link.to_worker, "down"), (link.to_driver, "up")):
-                if queue:
-                    at = queue[0][0]
-                    ready.append((1.0, (side, process))) if at <= now else times.append(at)
-        if process.paused_until_ms > now:
-            times.append(process.paused_until_ms)
-            return
-        wake = process.wake_ms
-        due = wake is not None and wake <= now
-        if process.dirty or due or process.background.has_results or link.delivered or link.cut:
-            ready.append((process.weight, process))
-        elif wake is not None:
-            times.append(wake)
-
-    def _offer_driver(
-        self,
-        driver: DriverProcess,
-        now: float,
-        ready: list[tuple[float, Happening]],
-        times: list[float],
-    ) -> None:
-        if driver.workers.events or driver.background.has_results or driver.wake_ms <= now:
-            ready.append((1.0, driver))
+        clock, rng = self.clock, self.rng
+        now_ms = clock.now_ms
+        found = scheduler.offers(self.cluster, self.jobs, now_ms)
+        if found.ready:
+            clock.now_ms = now_ms + rng.random() * 0.5
+            self._do(scheduler.pick(found, rng))
         else:
-            times.append(driver.wake_ms)
+            later_ms = now_ms + IDLE_MS if found.later_ms == inf else found.later_ms
+            clock.now_ms = later_ms + rng.random() * 0.1
 
-    def _do(self, what: Happening) -> None:
+    def _do(self, what: scheduler.Happening) -> None:
         if isinstance(what, Process):
             self.cluster.step_process(what)
         elif isinstance(what, DriverProcess):
