@@ -246,7 +246,7 @@ def test_a_damaged_newest_checkpoint_is_refused() -> None:
     files.persist(manifest(1))
     files.persist(manifest(2))
     flip(store, "chk-2/_metadata")
-    with pytest.raises(ClaimRefused, match=r"checkpoint 2.*checkpoint 1 is readable"):
+    with pytest.raises(CheckpointCorrupt, match=r"checkpoint 2.*checkpoint 1 is readable"):
         claim(files)
 
 
@@ -271,7 +271,7 @@ def test_a_checkpoint_whose_file_is_gone_is_damaged() -> None:
     files = driver(store)
     claim(files)
     files.persist(manifest(1, file="chk-1/0-1"))
-    with pytest.raises(ClaimRefused, match=r"chk-1/0-1 is gone"):
+    with pytest.raises(CheckpointCorrupt, match=r"chk-1/0-1 is gone"):
         claim(files)
 
 
@@ -290,8 +290,99 @@ def test_a_damaged_claim_is_an_error_and_not_a_fresh_start() -> None:
     files = driver(store)
     claim(files)
     flip(store, paths.restored(AttemptId(1)))
-    with pytest.raises(CheckpointCorrupt):
+    with pytest.raises(CheckpointCorrupt, match=r"owner/0000000001-restored.*put the file back"):
         claim(files)
+
+
+@pytest.mark.parametrize("restored", [0, 1])
+def test_damage_that_a_person_went_back_behind_holds_up_no_later_attempt(restored: int) -> None:
+    """I17: whoever did what the refusal advises must not be refused again at the next failure."""
+    store = MemoryStore()
+    files = driver(store)
+    claim(files)
+    files.persist(manifest(1))
+    files.persist(manifest(2))
+    flip(store, "chk-2/_metadata")
+    second = driver(store, "b")
+    wish = RestoreWish(manifest=manifest(1)) if restored else RestoreWish(fresh=True)
+    assert claim(second, wish).restored == restored
+    assert claim(second).restored == restored, "the same driver, after a failure"
+    third = claim(driver(store, "c"))
+    assert (third.restored, third.warnings) == (restored, ()), "another driver"
+
+
+# ---- another job's checkpoint
+
+
+def origin_store(checkpoint: int = 7, file: str = "") -> MemoryStore:
+    store = MemoryStore()
+    store.write(f"chk-{checkpoint}/_metadata", [manifests.encode(manifest(checkpoint, file=file))])
+    return store
+
+
+def adopted(store: MemoryStore, origin: MemoryStore, name: str) -> CheckpointFiles:
+    opened = {"/other/job": origin}
+    return CheckpointFiles(store, "job", name, lambda: 0.0, opened.__getitem__)
+
+
+FOREIGN = RestoreWish(manifest=manifest(7), origin="/other/job")
+
+
+def test_auto_begins_again_with_what_the_job_was_begun_with() -> None:
+    """R5: the driver was killed before the first own checkpoint; nothing of the origin's state is lost."""
+    store, origin = MemoryStore(), origin_store()
+    first = claim(adopted(store, origin, "a"), FOREIGN)
+    again = claim(adopted(store, origin, "b"))
+    assert (again.restored, again.origin, again.manifest) == (0, "/other/job", manifest(7))
+    assert again.first_id >= first.ids_until, "C7: ids go on"
+    assert claim(adopted(store, origin, "c")).manifest == manifest(7), "and again"
+
+
+def test_an_own_checkpoint_or_a_fresh_start_ends_what_the_origin_began() -> None:
+    """R5."""
+    store, origin = MemoryStore(), origin_store()
+    files = adopted(store, origin, "a")
+    first = claim(files, FOREIGN)
+    files.persist(manifest(first.first_id, attempt=first.attempt))
+    own = claim(adopted(store, origin, "b"))
+    assert (own.restored, own.origin) == (first.first_id, "")
+    assert claim(adopted(store, origin, "c"), RestoreWish(fresh=True)).manifest is None
+    assert claim(adopted(store, origin, "d")).manifest is None
+
+
+@pytest.mark.parametrize("harm", ["deleted", "damaged", "without its file"])
+def test_an_origin_that_is_gone_is_an_error_and_not_a_fresh_start(harm: str) -> None:
+    """I24: says which checkpoint, and what can be done."""
+    store, origin = MemoryStore(), origin_store()
+    claim(adopted(store, origin, "a"), FOREIGN)
+    if harm == "deleted":
+        origin.delete("chk-7/_metadata")
+    elif harm == "damaged":
+        flip(origin, "chk-7/_metadata")
+    else:
+        origin = origin_store(file="chk-7/0-1")
+    with pytest.raises(ClaimRefused, match=r"/other/job/chk-7.*cannot be read.*restore="):
+        claim(adopted(store, origin, "b"))
+
+
+def test_an_origin_that_workers_cannot_read_ends_the_job() -> None:
+    """bug-E2: it is not tried for ever."""
+    files = adopted(MemoryStore(), origin_store(), "a")
+    claim(files, FOREIGN)
+    with pytest.raises(ClaimRefused, match=r"checkpoint 7 of /other/job.*a block is broken"):
+        claim(files, FOREIGN, damaged={n(0): "a block is broken"})
+    with pytest.raises(ClaimRefused, match=r"checkpoint 7 of /other/job"):
+        claim(files, damaged={n(0): "a block is broken"})
+
+
+def test_the_password_in_an_origins_address_is_not_recorded() -> None:
+    """Secrets never reach storage; then the path has to be named again."""
+    store = MemoryStore()
+    url = "s3://me:hush-hush@bucket/job"
+    claim(driver(store), RestoreWish(manifest=manifest(7), origin=url))
+    assert not any(b"hush-hush" in store.read(name) for name in store.list())
+    with pytest.raises(ClaimRefused, match="without its password"):
+        claim(driver(store, "b"))
 
 
 # ---- wishes

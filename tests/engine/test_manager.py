@@ -100,6 +100,7 @@ class Job:
         *,
         operator: Callable[[], Do] = Do,
         store: MemoryStore | None = None,
+        origin: MemoryStore | None = None,
         driver: str = "driver-a",
         strategy: restart.Strategy = FIXED,
         wish: RestoreWish = NO_WISH,
@@ -112,12 +113,14 @@ class Job:
         self.store, self.sink = store or MemoryStore(), sink
         plan = make_plan(pipeline(source, sink, operator), 1, 8)
         opened = (lambda: self.store) if durable else None
-        origin = {"open_origin": lambda root: self.store}
-        spec = JobSpec("job", plan, buffer_timeout_ms=0.0, open_store=opened, **origin)
+        self.origin = origin or self.store
+        opens = {"open_origin": lambda root: self.origin}
+        spec = JobSpec("job", plan, buffer_timeout_ms=0.0, open_store=opened, **opens)
         self.workers = OneThread(
             lambda link: Worker(lambda: spec, link, NoHost(), self.clock, self.background)
         )
-        files = CheckpointFiles(self.store, "job", driver, self.clock.wall_ms) if durable else None
+        stored = (self.store, "job", driver, self.clock.wall_ms, lambda root: self.origin)
+        files = CheckpointFiles(*stored) if durable else None
         config = ManagerConfig(
             LifecycleConfig(1, strategy=strategy, slot_timeout_ms=slot_timeout_ms),
             CoordinatorConfig(every_ms=every_ms, timeout_ms=1_000, tolerable_failures=1, keep=2),
@@ -429,6 +432,22 @@ def test_another_jobs_checkpoint_is_the_start_until_there_is_an_own_one() -> Non
     job.until(lambda: len(job.manager.history.exceptions) == 1)
     job.until(job.completed(5))
     assert sink.numbers == list(range(begin, begin + len(sink.numbers)))  # type: ignore[operator, arg-type]
+
+
+def test_a_driver_killed_before_its_first_own_checkpoint_begins_with_the_other_jobs_again() -> None:
+    """R5, I1: the job was begun with another job's checkpoint; nobody needs to name it a second time."""
+    origin, store, sink = MemoryStore(), MemoryStore(), ListSink()
+    first = Job(NumberSource(400), sink, store=origin)
+    first.until(first.completed(3))
+    name = f"chk-{max(metadata(origin))}/_metadata"
+    wish = RestoreWish(manifest=manifests.decode(origin.read(name), name), origin="/elsewhere")
+    taken_over = {"store": store, "origin": origin}
+    killed = Job(NumberSource(400), sink, **taken_over, wish=wish, driver="b", every_ms=None)
+    killed.until(lambda: killed.manager.status == "running")
+    assert not metadata(store)
+    again = Job(NumberSource(400), sink, **taken_over, driver="c")
+    assert again.run() is Outcome.FINISHED
+    assert sink.numbers == list(range(400))
 
 
 def test_state_of_an_operator_that_is_not_there_any_more_is_refused() -> None:

@@ -8,15 +8,18 @@ from penstock.protocol import recovery
 from penstock.protocol.ids import AttemptId, CheckpointId
 from penstock.protocol.messages import SnapshotKind
 from penstock.protocol.recovery import (
+    BeginFrom,
     Claim,
     Damaged,
     Facts,
     Found,
+    Origin,
     Refuse,
     RestoreFrom,
     StartFresh,
     decide,
     first_free_id,
+    is_left_behind,
     is_void,
     next_attempt,
 )
@@ -133,3 +136,41 @@ def test_a_void_checkpoint_that_somebody_went_on_from_again_is_good_again() -> N
     claims = (claim(1, 0), claim(2, 2), claim(3, 3))
     assert not recovery.is_void(found(3), claims)
     assert recovery.is_void(found(3), (*claims, claim(4, 2)))
+
+
+def test_a_job_begun_with_another_jobs_checkpoint_begins_with_it_again() -> None:
+    """R5: until it has one of its own, or is begun anew."""
+    origin = Origin("/other", CheckpointId(9))
+    begun = Claim(AttemptId(2), CheckpointId(0), origin=origin)
+    decision = decide(facts((claim(1, 0), begun), (found(3),), seen=3), may_fall_back=False)
+    assert decision == BeginFrom(origin, CheckpointId(4)), "what was there before is void"
+    own = decide(facts((begun, claim(3, 0)), (found(5, attempt=3),)), may_fall_back=False)
+    assert isinstance(own, RestoreFrom)
+    anew = decide(facts((begun, claim(3, 0))), may_fall_back=False)
+    assert isinstance(anew, StartFresh)
+    unsure = decide(facts((begun, claim(3, None))), may_fall_back=False)
+    assert isinstance(unsure, BeginFrom), "an attempt that recorded nothing began nothing"
+
+
+def test_a_fallback_below_the_first_own_checkpoint_is_to_the_origin() -> None:
+    """I17: only where no sink minds, and never to an empty state."""
+    begun = Claim(AttemptId(1), CheckpointId(0), origin=Origin("/other", CheckpointId(9)))
+    broken = (Damaged(CheckpointId(3), "gone"),)
+    assert isinstance(decide(facts((begun,), (), broken, 3), may_fall_back=False), Refuse)
+    decision = decide(facts((begun,), (), broken, 3), may_fall_back=True)
+    assert isinstance(decision, BeginFrom)
+    assert decision.skipped == broken
+
+
+def test_damage_that_a_later_attempt_has_left_behind_counts_no_more() -> None:
+    """I17: ids tell that the checkpoint is older than the attempt which went back."""
+    went_back = Claim(AttemptId(2), CheckpointId(5), CheckpointId(120), CheckpointId(20))
+    assert is_left_behind(CheckpointId(7), (claim(1), went_back))
+    assert not is_left_behind(CheckpointId(5), (claim(1), went_back)), "it is what was restored"
+    assert not is_left_behind(CheckpointId(20), (claim(1), went_back)), "its own"
+    again = Claim(AttemptId(3), CheckpointId(7), CheckpointId(220), CheckpointId(120))
+    assert not is_left_behind(CheckpointId(7), (went_back, again)), "somebody went on from it again"
+    broken = (Damaged(CheckpointId(7), "gone"),)
+    decision = decide(facts((went_back,), (found(5),), broken, 7), may_fall_back=False)
+    assert isinstance(decision, RestoreFrom)
+    assert (decision.checkpoint, decision.skipped) == (5, ())

@@ -141,6 +141,27 @@ def test_another_job_goes_on_from_a_path_and_leaves_the_original_as_it_is(
     assert before == after
 
 
+def test_a_job_begun_with_another_ones_checkpoint_needs_its_path_only_once(
+    program: Program,
+) -> None:
+    """R5, I1: it ends before its first own checkpoint, and is then started like any other job."""
+    job = program.start()
+    with jobs.running(job):
+        jobs.more_checkpoints(job)
+        assert job.stop(timeout=30)
+    stopped_at = str(job.checkpoints()[0].path)
+    rarely = jobs.config(program.chk, every="1 hour")
+    other = program.start(name="other", restore=stopped_at, checkpoint=rarely)
+    with jobs.running(other):
+        jobs.until_job(other, lambda: other.status == "running")
+        assert other.cancel(timeout=20)
+    assert not list(program.chk.glob("other/chk-*/_metadata"))
+    again = program.start(name="other")
+    with jobs.running(again):
+        jobs.finish(again)
+    program.check()
+
+
 def test_fresh_starts_anew_and_auto_goes_on_from_the_new_start(
     program: Program, tmp_path: Path
 ) -> None:

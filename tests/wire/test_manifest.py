@@ -228,13 +228,18 @@ def test_the_small_records_are_read_for_ever_and_checked_like_manifests() -> Non
     job = records.JobRecord("my totals", 1.5)
     owner = records.OwnerRecord(AttemptId(4), "host:123", 2.5)
     restored = records.RestoredRecord(AttemptId(4), CheckpointId(7), CheckpointId(107))
+    first, origin = CheckpointId(7), CheckpointId(9)
+    begun = records.RestoredRecord(
+        AttemptId(4), CheckpointId(0), CheckpointId(107), first, "/other/job", origin
+    )
     golden = {path.name: path.read_bytes() for path in GOLDEN.iterdir()}
     assert records.decode_job(golden["job-1.json"], "job.json") == job
     assert records.decode_owner(golden["owner-1.json"], "owner/0000000004") == owner
     assert records.decode_restored(golden["restored-1.json"], "r") == restored
     assert records.encode_job(job) == golden["job-1.json"]
     assert records.encode_owner(owner) == golden["owner-1.json"]
-    assert records.encode_restored(restored) == golden["restored-1.json"]
+    assert records.decode_restored(golden["restored-2.json"], "r") == begun
+    assert records.encode_restored(begun) == golden["restored-2.json"]
     for at in range(len(golden["owner-1.json"])):
         broken = bytearray(golden["owner-1.json"])
         broken[at] ^= 1

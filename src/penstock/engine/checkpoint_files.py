@@ -16,7 +16,8 @@ from penstock.ports.store import CheckpointStore
 from penstock.protocol import recovery
 from penstock.protocol.ids import NO_CHECKPOINT, AttemptId, CheckpointId
 from penstock.protocol.messages import SnapshotKind
-from penstock.protocol.recovery import IDS_RESERVED, Claim, Damaged, Facts, Found
+from penstock.protocol.recovery import IDS_RESERVED, Claim, Damaged, Facts, Found, Origin
+from penstock.redaction import HIDDEN, redacted
 from penstock.wire import manifest as manifests
 from penstock.wire import paths, records
 from penstock.wire.manifest import Manifest
@@ -64,13 +65,21 @@ class ClaimRefused(StorageError):
 
 
 class CheckpointFiles:
+    """`open_origin` opens another job's directory, to begin with a checkpoint of it."""
+
     def __init__(
-        self, store: CheckpointStore, job: str, driver: str, wall_ms: Callable[[], float]
+        self,
+        store: CheckpointStore,
+        job: str,
+        driver: str,
+        wall_ms: Callable[[], float],
+        open_origin: Callable[[str], CheckpointStore] | None = None,
     ) -> None:
         self._store = store
         self._job = job
         self._driver = driver
         self._wall_ms = wall_ms
+        self._open_origin = open_origin
         self._own: AttemptId | None = None
         self._mine: set[AttemptId] = set()
         """All attempts of this driver: it knows itself which ids they have used."""
@@ -93,10 +102,13 @@ class CheckpointFiles:
         names = self._store.list()
         facts, found = self._facts(names, damaged)
         decision = recovery.decide(facts, may_fall_back=may_fall_back)
-        if isinstance(decision, recovery.Refuse) and not (wish.fresh or wish.manifest):
-            raise ClaimRefused(decision.reason)
         first_id = max(next_id, recovery.first_free_id(facts))
-        point = self._point(attempt, wish, decision, facts, found, first_id)
+        if wish.fresh or wish.manifest is not None:
+            point = _wished(attempt, wish, found, first_id)
+        else:
+            point = self._decided(attempt, decision, facts, found, first_id)
+        if point.origin and NO_CHECKPOINT in damaged:
+            raise ClaimRefused(_origin_damaged(point, damaged[NO_CHECKPOINT]))
         if point.manifest is not None and (reason := misfit(point.manifest)):
             raise ClaimRefused(reason)
         self._record(point)
@@ -136,7 +148,7 @@ class CheckpointFiles:
         self, names: list[str], damaged: Mapping[CheckpointId, str]
     ) -> tuple[Facts, dict[CheckpointId, Manifest]]:
         readable: dict[CheckpointId, Manifest] = {}
-        broken = [Damaged(n, reason) for n, reason in sorted(damaged.items())]
+        broken = [Damaged(n, reason) for n, reason in sorted(damaged.items()) if n != NO_CHECKPOINT]
         claims = self._claims(names)
         for name in names:
             checkpoint = paths.metadata_of(name)
@@ -166,49 +178,82 @@ class CheckpointFiles:
         for name in names:
             attempt = paths.restored_of(name)
             if attempt is not None:
-                recorded[attempt] = records.decode_restored(self._store.read(name), name)
-        claims = []
-        for name in names:
-            attempt = paths.owner_of(name)
-            if attempt is not None:
-                record = recorded.get(attempt)
-                restored = record.checkpoint if record is not None else None
-                until = NO_CHECKPOINT
-                if record is not None and attempt not in self._mine:
-                    until = record.ids_until
-                claims.append(Claim(attempt, restored, until))
-        return tuple(claims)
+                recorded[attempt] = self._read_restored(name)
+        attempts = (attempt for name in names if (attempt := paths.owner_of(name)) is not None)
+        return tuple(self._claim_of(attempt, recorded.get(attempt)) for attempt in attempts)
 
-    def _point(
+    def _read_restored(self, name: str) -> records.RestoredRecord:
+        try:
+            return records.decode_restored(self._store.read(name), name)
+        except CheckpointCorrupt as error:
+            raise CheckpointCorrupt(
+                f"{error}. Without it nobody can tell which checkpoints of job {self._job!r} still count: put "
+                "the file back, or go on under another name with restore=<path of a checkpoint>"
+            ) from error
+
+    def _claim_of(self, attempt: AttemptId, record: records.RestoredRecord | None) -> Claim:
+        if record is None:
+            return Claim(attempt, None)
+        until = NO_CHECKPOINT if attempt in self._mine else record.ids_until
+        origin = Origin(record.origin, record.origin_checkpoint) if record.origin else None
+        return Claim(attempt, record.checkpoint, until, record.first_id, origin)
+
+    def _decided(
         self,
         attempt: AttemptId,
-        wish: RestoreWish,
         decision: recovery.Decision,
         facts: Facts,
         found: Mapping[CheckpointId, Manifest],
         first_id: CheckpointId,
     ) -> RestorePoint:
-        if wish.manifest is not None:
-            own = NO_CHECKPOINT if wish.origin else wish.manifest.checkpoint
-            kept = tuple(n for n in sorted(found) if n <= own)
-            return RestorePoint(attempt, own, first_id, kept, wish.manifest, wish.origin)
-        if wish.fresh or not isinstance(decision, recovery.RestoreFrom):
-            return RestorePoint(attempt, NO_CHECKPOINT, first_id, (), None)
-        chosen = decision.checkpoint
-        usable = [f for f in facts.found if not recovery.is_void(f, facts.claims)]
-        kept = tuple(sorted(f.checkpoint for f in usable if f.checkpoint <= chosen))
-        warnings = tuple(
-            f"checkpoint {d.checkpoint} cannot be used ({d.reason}); going on from {chosen}"
-            for d in decision.skipped
-        )
-        return RestorePoint(attempt, chosen, first_id, kept, found[chosen], "", warnings)
+        match decision:
+            case recovery.Refuse(reason):
+                raise CheckpointCorrupt(f"job {self._job!r}: {reason}")
+            case recovery.StartFresh(_, skipped):
+                told = _warnings(skipped, "starting from the beginning")
+                return RestorePoint(attempt, NO_CHECKPOINT, first_id, (), None, "", told)
+            case recovery.BeginFrom(origin, _, skipped):
+                manifest = self._read_origin(origin)
+                told = _warnings(skipped, f"beginning again with checkpoint {origin.checkpoint}")
+                none = NO_CHECKPOINT
+                return RestorePoint(attempt, none, first_id, (), manifest, origin.root, told)
+            case recovery.RestoreFrom(chosen, _, _, skipped):
+                usable = [f for f in facts.found if not recovery.is_void(f, facts.claims)]
+                kept = tuple(sorted(f.checkpoint for f in usable if f.checkpoint <= chosen))
+                told = _warnings(skipped, f"going on from {chosen}")
+                return RestorePoint(attempt, chosen, first_id, kept, found[chosen], "", told)
+
+    def _read_origin(self, origin: Origin) -> Manifest:
+        name = paths.metadata(origin.checkpoint)
+        try:
+            if self._open_origin is None or HIDDEN in origin.root:
+                raise CheckpointCorrupt("where it is was recorded without its password")
+            store = self._open_origin(origin.root)
+            manifest = manifests.decode(store.read(name), name)
+            self._check_files(manifest, store.list())
+        except CheckpointCorrupt as error:
+            where = f"{origin.root}/{paths.checkpoint_folder(origin.checkpoint)}"
+            raise ClaimRefused(
+                f"job {self._job!r} was begun with another job's checkpoint, {where}, and has none of its "
+                f"own yet; that one cannot be read: {error}. Put it back, or start with restore=<path of a "
+                'checkpoint>, or with restore="fresh" to begin with nothing'
+            ) from error
+        return manifest
 
     def _found(self, manifest: Manifest) -> Found:
         until = NO_CHECKPOINT if manifest.attempt in self._mine else manifest.ids_until
         return Found(manifest.checkpoint, manifest.attempt, manifest.kind, until)
 
     def _record(self, point: RestorePoint) -> None:
-        record = records.RestoredRecord(point.attempt, point.restored, point.ids_until)
+        begun_with = point.manifest if point.origin else None
+        record = records.RestoredRecord(
+            point.attempt,
+            point.restored,
+            point.ids_until,
+            point.first_id,
+            redacted(point.origin),
+            begun_with.checkpoint if begun_with is not None else NO_CHECKPOINT,
+        )
         self._store.create(paths.restored(point.attempt), records.encode_restored(record))
 
     # ---- completing
@@ -266,3 +311,32 @@ class CheckpointFiles:
         names = [name for name in self._store.list() if paths.is_known(name)]
         for name in sorted(names, key=lambda name: name == paths.JOB):
             self._store.delete(name)
+
+
+def _wished(
+    attempt: AttemptId,
+    wish: RestoreWish,
+    found: Mapping[CheckpointId, Manifest],
+    first_id: CheckpointId,
+) -> RestorePoint:
+    """What the user asked for wins over what lies in storage."""
+    if wish.manifest is None:
+        return RestorePoint(attempt, NO_CHECKPOINT, first_id, (), None)
+    own = NO_CHECKPOINT if wish.origin else wish.manifest.checkpoint
+    kept = tuple(n for n in sorted(found) if n <= own)
+    return RestorePoint(attempt, own, first_id, kept, wish.manifest, wish.origin)
+
+
+def _warnings(skipped: Iterable[Damaged], instead: str) -> tuple[str, ...]:
+    return tuple(
+        f"checkpoint {damaged.checkpoint} cannot be used ({damaged.reason}); {instead}"
+        for damaged in skipped
+    )
+
+
+def _origin_damaged(point: RestorePoint, reason: str) -> str:
+    which = f" {point.manifest.checkpoint}" if point.manifest is not None else ""
+    return (
+        f"checkpoint{which} of {redacted(point.origin)}, which the job is to begin with, cannot be used: "
+        f"{reason}. Repair it, or start with restore=<path of another checkpoint>"
+    )

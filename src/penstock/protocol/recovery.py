@@ -3,7 +3,10 @@
 A checkpoint exists if its metadata does. It is *void* when a later attempt recorded that it restored an older one:
 that attempt aborted what the checkpoint had pre-committed. It is *damaged* when its metadata, or a file it names,
 cannot be read. Falling back below a completed checkpoint would show the rows that its sinks have committed a second
-time, so that is allowed only where no sink minds.
+time, so that is allowed only where no sink minds. A damaged one that a later attempt has already left behind counts no
+more: that attempt went on from an older one because somebody asked for it, or because no sink minded.
+
+A job that was begun with another job's checkpoint and has none of its own yet begins with that one again.
 """
 
 from __future__ import annotations
@@ -20,12 +23,24 @@ IDS_RESERVED = 100
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """A checkpoint of another job. `root` is where that job's directory is."""
+
+    root: str
+    checkpoint: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
 class Claim:
-    """An attempt in the job's directory. `restored` is None when it never came to record one."""
+    """An attempt in the job's directory. `restored` is None when it never came to record one, and 0 when it began
+    afresh or with `origin`."""
 
     attempt: AttemptId
     restored: CheckpointId | None
     ids_until: CheckpointId = NO_CHECKPOINT
+    first_id: CheckpointId = NO_CHECKPOINT
+    """Checkpoints below this one are of earlier attempts; 0 where that was not recorded."""
+    origin: Origin | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +73,16 @@ class Facts:
 @dataclass(frozen=True, slots=True)
 class StartFresh:
     first_id: CheckpointId
+    skipped: tuple[Damaged, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BeginFrom:
+    """With another job's checkpoint, as the job was begun."""
+
+    origin: Origin
+    first_id: CheckpointId
+    skipped: tuple[Damaged, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +98,7 @@ class Refuse:
     reason: str
 
 
-Decision: TypeAlias = StartFresh | RestoreFrom | Refuse
+Decision: TypeAlias = StartFresh | BeginFrom | RestoreFrom | Refuse
 
 
 def decide(facts: Facts, *, may_fall_back: bool) -> Decision:
@@ -81,12 +106,37 @@ def decide(facts: Facts, *, may_fall_back: bool) -> Decision:
     first_id = first_free_id(facts)
     usable = sorted((f for f in facts.found if not is_void(f, facts.claims)), key=_by_id)
     newest = usable[-1].checkpoint if usable else NO_CHECKPOINT
-    skipped = tuple(d for d in facts.damaged if d.checkpoint > newest)
+    skipped = tuple(
+        d
+        for d in facts.damaged
+        if d.checkpoint > newest and not is_left_behind(d.checkpoint, facts.claims)
+    )
     if skipped and not may_fall_back:
         return Refuse(_refusal(skipped, newest))
-    if not usable:
-        return StartFresh(first_id)
-    return RestoreFrom(usable[-1].checkpoint, usable[-1].kind, first_id, skipped)
+    if usable:
+        return RestoreFrom(usable[-1].checkpoint, usable[-1].kind, first_id, skipped)
+    origin = beginning(facts.claims)
+    if origin is not None:
+        return BeginFrom(origin, first_id, skipped)
+    return StartFresh(first_id, skipped)
+
+
+def beginning(claims: Sequence[Claim]) -> Origin | None:
+    """What the job was begun with the last time it was begun; None: with nothing."""
+    begun = [claim for claim in claims if claim.restored == NO_CHECKPOINT]
+    return max(begun, key=lambda claim: claim.attempt).origin if begun else None
+
+
+def is_left_behind(checkpoint: CheckpointId, claims: Sequence[Claim]) -> bool:
+    """Like `is_void`, for one whose metadata cannot be read: a later attempt, with ids above it, went on from an
+    older one."""
+    revived = max((c.attempt for c in claims if c.restored == checkpoint), default=0)
+    return any(
+        claim.attempt > revived
+        and claim.restored is not None
+        and claim.restored < checkpoint < claim.first_id
+        for claim in claims
+    )
 
 
 def is_void(found: Found, claims: Sequence[Claim]) -> bool:

@@ -13,6 +13,8 @@ from penstock.protocol.ids import NO_CHECKPOINT, AttemptId, CheckpointId
 from penstock.wire import document
 
 _VERSION = 1
+_RESTORED_VERSION = 2
+"""Version 1 had neither `first_id` nor an origin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +37,17 @@ class OwnerRecord:
 
 @dataclass(frozen=True, slots=True)
 class RestoredRecord:
-    """`owner/<attempt>-restored`: the attempt goes on from this checkpoint (0: from the beginning)."""
+    """`owner/<attempt>-restored`: the attempt goes on from this checkpoint (0: from the beginning, or from another
+    job's checkpoint, if there is an origin)."""
 
     attempt: AttemptId
     checkpoint: CheckpointId
     ids_until: CheckpointId = NO_CHECKPOINT
+    first_id: CheckpointId = NO_CHECKPOINT
+    """The first id of this attempt: lower ones are of earlier attempts."""
+    origin: str = ""
+    """The directory of that other job, without passwords."""
+    origin_checkpoint: CheckpointId = NO_CHECKPOINT
 
 
 def encode_job(record: JobRecord) -> bytes:
@@ -62,13 +70,13 @@ def decode_owner(data: bytes, name: str) -> OwnerRecord:
 
 
 def encode_restored(record: RestoredRecord) -> bytes:
-    return document.write(record, "penstock-restored", _VERSION)
+    return document.write(record, "penstock-restored", _RESTORED_VERSION)
 
 
 def decode_restored(data: bytes, name: str) -> RestoredRecord:
-    kinds: dict[int, type] = {_VERSION: RestoredRecord}
+    kinds: dict[int, type] = dict.fromkeys((1, _RESTORED_VERSION), RestoredRecord)
     record: RestoredRecord = document.read(data, "penstock-restored", kinds, name)
-    for field in ("attempt", "checkpoint", "ids_until"):
+    for field in ("attempt", "checkpoint", "ids_until", "first_id", "origin_checkpoint"):
         _check_not_negative(getattr(record, field), field, name)
     return record
 

@@ -19,7 +19,7 @@ LOOK_AT = {
     "I10": "a transaction that was promised is gone, or was not committed: SinkOperator, engine.committing",
     "I11": "a transaction was forgotten: SinkOperator.open, abort_others",
     "I12": "a file was deleted that is needed: Coordinator._retire, CheckpointFiles.sweep",
-    "I13": "a file was left: CheckpointFiles.discard and sweep, JobManager._clean_up_at_end",
+    "I13": "a file was left: CheckpointFiles.discard and sweep, CleanUp.at_end",
     "I15": "a key is in two places: plan.keyhash, engine.partition, OperatorContext.key_groups",
     "I18": "an attempt or driver that was replaced still had an effect: fencing, CheckpointFiles.persist",
     "I24": "a damaged checkpoint was used: wire.document, CheckpointFiles._facts",
