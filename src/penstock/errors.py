@@ -69,7 +69,14 @@ class JobFenced(StorageError):
 
 
 class CommitError(PenstockError):
-    """A sink could not commit what a completed checkpoint promised."""
+    """A sink could not commit what a completed checkpoint promised. `operator` is the sink, where it is known."""
+
+    def __init__(self, message: str, operator: str = "") -> None:
+        super().__init__(message, operator)
+        self.operator = operator
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class JobFailed(PenstockError):

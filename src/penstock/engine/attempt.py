@@ -317,6 +317,8 @@ class Attempt:
         self._background.submit(work, written, failed)
 
     def _on_committed(self, checkpoint: CheckpointId) -> None:
+        if all(subtask.finished for subtask in self.subtasks):
+            self._say(self.status())  # the job may end with this commit: its last numbers go first
         self._say(Committed(self.id, self.slot, checkpoint))
 
     def _collect(self, operator: str, item: Plain) -> None:

@@ -22,6 +22,7 @@ from penstock.engine.manifests import make_manifest
 from penstock.engine.persisting import Persister, unsettled
 from penstock.engine.progress import Progress
 from penstock.engine.records import ExceptionInfo, WorkerInfo
+from penstock.engine.restarting import restart_line
 from penstock.engine.serial import Serial
 from penstock.engine.spec import JobSpec
 from penstock.errors import InvariantBroken
@@ -104,6 +105,7 @@ class JobManager:
         if files is not None:
             self._open_files(files)
         self._decline_traceback = ""
+        """Of the refusal that is being handled: a later failure has nothing to do with it."""
         self._capacity = ""
         """What holds the cores, asked when a job fails for want of them."""
         self._next_sync_ms = 0.0
@@ -243,6 +245,7 @@ class JobManager:
             case Decline(attempt, checkpoint, reason, where):
                 self._decline_traceback = where
                 self._coordinate(coordinator.declined(attempt, checkpoint, reason, now_ms))
+                self._decline_traceback = ""
             case Finished(attempt, subtasks):
                 self._on_finished(attempt, subtasks, now_ms)
             case Committed(attempt, slot, checkpoint):
@@ -250,10 +253,10 @@ class JobManager:
             case Collected(_, operator, item):
                 self._sinks[operator].receive(item)
             case Status(attempt, slot, finished, committed):
-                self._on_finished(attempt, finished, now_ms)
-                self._on_committed(attempt, slot, committed, now_ms)
                 if attempt == self._running_attempt():
                     self._progress.status(message)
+                self._on_finished(attempt, finished, now_ms)
+                self._on_committed(attempt, slot, committed, now_ms)
 
     def _on_failed(self, message: Failed, now_ms: float) -> None:
         if message.attempt != self._present_attempt():
@@ -319,7 +322,9 @@ class JobManager:
             case lifecycle.AttemptRuns(attempt, restored):
                 self._attempt_runs(attempt, restored)
             case lifecycle.AttemptOver():
-                self._progress.metrics = {}
+                if not self._ending():
+                    self._progress.metrics = {}
+                    self._tell_restart()
                 self._coordinate(self.coordinator.attempt_ended(self._now()))
             case lifecycle.RequestStop():
                 self._coordinate(self.coordinator.request_last(SnapshotKind.STOP, self._now()))
@@ -336,6 +341,10 @@ class JobManager:
         if attempt is not None and attempt == self._present_attempt():
             log.warning("job %s: attempt %s failed, %s", self._spec.job, attempt, reason)
         self._obey(self.machine.attempt_failed(attempt, reason, self._now()))
+
+    def _tell_restart(self) -> None:
+        line = restart_line(self.machine, self._now(), durable=self._persister is not None)
+        log.warning("job %s: %s", self._spec.job, line)
 
     def _record_failure(self, reason: str, attempt: AttemptId, traceback: str = "") -> None:
         log.warning("job %s: attempt %s: %s", self._spec.job, attempt, reason)
@@ -408,8 +417,8 @@ class JobManager:
             case snapshots.FailAttempt(reason):
                 attempt = self._present_attempt()
                 if attempt is not None:
-                    where, self._decline_traceback = self._decline_traceback, ""
-                    self._record_failure(f"CheckpointFailed: {reason}", attempt, where)
+                    told = f"CheckpointFailed: {reason}"
+                    self._record_failure(told, attempt, self._decline_traceback)
                 self._obey(self.machine.attempt_failed(attempt, reason, self._now()))
             case snapshots.Ignored():
                 pass

@@ -132,7 +132,7 @@ def _transactions(name: str, frozen: FrozenOperator) -> tuple[Plain, ...]:
         made = [entry.get() for entry in frozen.transactions]
     except Exception as error:
         what = f"sink {name!r} could not make its rows durable: {type(error).__name__}: {error}"
-        raise CommitError(what) from error
+        raise CommitError(what, name) from error
     return tuple(entry for entry in made if entry is not None)
 
 

@@ -12,7 +12,7 @@ from penstock.engine.attempt import Attempt
 from penstock.engine.journal import Journal
 from penstock.engine.spec import JobSpec
 from penstock.engine.tracebacks import user_traceback
-from penstock.errors import CheckpointCorrupt, ConfigError, DataError, PlanError
+from penstock.errors import CheckpointCorrupt, CommitError, ConfigError, DataError, PlanError
 from penstock.ports.background import Background
 from penstock.ports.clock import Clock
 from penstock.ports.control import Driver, DriverLost, Host
@@ -200,6 +200,8 @@ class Worker:
         attempt = self.attempt
         if attempt is None:
             where, position = "", ""
+        elif isinstance(error, CommitError) and error.operator:
+            where, position = error.operator, ""
         else:
             where, position = attempt.current_operator, attempt.current_position
         message = _without_operator(str(error), where) + (f" (at {position})" if position else "")

@@ -1,0 +1,37 @@
+"""What the log says about a restart: when it comes, which one it is, and how to limit them."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from penstock.protocol import restart
+from penstock.protocol.lifecycle import Gathering, JobMachine
+
+
+def restart_line(machine: JobMachine, now_ms: float, durable: bool) -> str:
+    """Right after a failure, when the machine has made up its mind to try again."""
+    phase = machine.phase
+    wait_ms = max(0.0, phase.not_before_ms - now_ms) if isinstance(phase, Gathering) else 0.0
+    when = f"in {wait_ms / 1_000:g} s" if wait_ms else "at once"
+    origin = "the newest checkpoint" if durable else "scratch, because it takes no checkpoints"
+    limit = _limit(machine.config.strategy, len(machine.failures_ms))
+    return f"trying again {when} from {origin}: restart {max(1, machine.attempts)}, {limit}"
+
+
+def _limit(strategy: restart.Strategy, failures: int) -> str:
+    match strategy:
+        case restart.Exponential():
+            return (
+                "with growing pauses and no limit; restart=pen.FixedDelay(attempts=3) would set one"
+            )
+        case restart.Fixed(attempts):
+            return f"failure {failures} of {attempts} that restart=pen.FixedDelay(...) allows"
+        case restart.Rate(failures_max, interval_ms):
+            within_s = interval_ms / 1_000
+            return (
+                f"restart=pen.FailureRate(...) allows {failures_max} failures within {within_s:g} s"
+            )
+        case restart.Never():
+            return "which is not counted"
+        case _:
+            assert_never(strategy)

@@ -1,0 +1,144 @@
+"""What a job tells people about itself: restarts in the log, numbers after the end, failures under the right name."""
+
+from __future__ import annotations
+
+import logging
+
+import pyarrow as pa
+import pytest
+
+from penstock.engine.restarting import restart_line
+from penstock.errors import SchemaError
+from penstock.ports.control import Received
+from penstock.protocol import restart
+from penstock.protocol.ids import AttemptId, CheckpointId, WorkerId
+from penstock.protocol.lifecycle import JobMachine, LifecycleConfig, Outcome
+from penstock.protocol.messages import Decline
+from tests.engine.kit import Do, ListSink, NumberSource
+from tests.engine.test_manager import Job
+
+
+def fails_once_at(number: int) -> Do:
+    """Made anew for each attempt: the list is shared, so that only the first one fails."""
+    failures = iter([True])
+
+    def once(batch: pa.RecordBatch) -> None:
+        if number in batch.column(0).to_pylist() and next(failures, False):
+            raise ValueError("bad row")
+
+    return Do(once)
+
+
+# ---- restarts
+
+
+def test_the_log_says_when_a_job_is_tried_again_and_how_often(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """R2."""
+    work = fails_once_at(50)
+    job = Job(NumberSource(200), ListSink(), operator=lambda: work)
+    with caplog.at_level(logging.WARNING, "penstock"):
+        assert job.run() is Outcome.FINISHED
+    told = [record.getMessage() for record in caplog.records]
+    assert "ValueError in operator 'work': bad row" in told[0]
+    assert told[1] == (
+        "job job: trying again in 0.005 s from the newest checkpoint: restart 1, failure 1 of 3 that"
+        " restart=pen.FixedDelay(...) allows"
+    )
+    assert len(told) == 2
+
+
+def test_a_failure_that_ends_the_job_promises_no_restart(caplog: pytest.LogCaptureFixture) -> None:
+    """R2."""
+    work = fails_once_at(50)
+    job = Job(NumberSource(200), ListSink(), operator=lambda: work, strategy=restart.Never("no"))
+    with caplog.at_level(logging.WARNING, "penstock"):
+        assert job.run() is Outcome.FAILED
+    assert "trying again" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("strategy", "durable", "told"),
+    [
+        (
+            restart.Exponential(),
+            True,
+            "in 0.05 s from the newest checkpoint: restart 1, with growing",
+        ),
+        (restart.Exponential(), True, "restart=pen.FixedDelay(attempts=3) would set one"),
+        (restart.Exponential(0), True, "at once from"),
+        (restart.Rate(3, 60_000, 10), True, "allows 3 failures within 60 s"),
+        (restart.Fixed(2, 1_500), False, "in 1.5 s from scratch, because it takes no checkpoints"),
+    ],
+)
+def test_every_strategy_says_how_to_limit_it(
+    strategy: restart.Strategy, durable: bool, told: str
+) -> None:
+    """R2."""
+    machine = JobMachine(LifecycleConfig(1, strategy=strategy))
+    machine.begin(0.0)
+    machine.joined(WorkerId("w"), 0, 1.0)
+    machine.claimed(AttemptId(1), CheckpointId(0), None, 2.0)
+    machine.attempt_failed(AttemptId(1), "no", 3.0)
+    assert told in restart_line(machine, 3.0, durable)
+
+
+# ---- numbers
+
+
+def test_a_finished_job_keeps_its_numbers() -> None:
+    """C6, U2: also those of a job that was over before anyone asked for them."""
+    job = Job(NumberSource(100), ListSink())
+    assert job.run() is Outcome.FINISHED
+    for operator in ("work", "out"):
+        assert job.manager.metrics[f'penstock_records_in_total{{operator="{operator}"}}'] == 100
+
+
+def test_an_attempt_that_failed_leaves_no_numbers_to_the_next() -> None:
+    work = fails_once_at(2_000)
+    job = Job(NumberSource(3_000), ListSink(), operator=lambda: work)
+    job.until(lambda: bool(job.manager.metrics))
+    job.until(lambda: job.manager.status == "restarting")
+    assert job.manager.metrics == {}
+
+
+# ---- failures under the right name
+
+
+def test_rows_that_cannot_be_made_durable_are_the_sink_s_failure() -> None:
+    """E2: whichever operator happens to be at work when it comes out."""
+    sink = ListSink()
+    sink.prepare_error = OSError("disk full")
+    job = Job(NumberSource(1_000_000), sink, strategy=restart.Never("no"))
+    assert job.run() is Outcome.FAILED
+    (told,) = job.manager.history.exceptions
+    assert told.operator == "out"
+    assert told.message.startswith("sink 'out' could not make its rows durable: OSError: disk full")
+    assert "number" not in told.message, "where the source stands has nothing to do with it"
+
+
+def test_a_checkpoint_that_fails_later_does_not_get_the_traceback_of_a_tolerated_one() -> None:
+    """B6: one failure is tolerated here; the second one is a timeout, which has no traceback."""
+    job = Job(NumberSource(1_000_000), ListSink(), strategy=restart.Never("no"))
+    job.until(job.completed(1))
+    job.background.held = True
+    job.until(lambda: bool(job.manager.coordinator.unfinished))
+    pending = max(job.manager.coordinator.unfinished)
+    declined = Decline(AttemptId(1), pending, "no room", "Traceback of the refusal")
+    job.workers.events.append(Received(WorkerId("w0"), declined))
+    job.until(lambda: job.manager.outcome is not None)
+    newest = job.manager.history.exceptions[0]
+    assert newest.error == "CheckpointFailed"
+    assert newest.traceback == ""
+
+
+def test_the_name_of_an_operator_is_not_said_twice() -> None:
+    """A message that begins with the operator's name is told without it beside the name."""
+
+    def refuse(batch: pa.RecordBatch) -> None:
+        raise SchemaError("work: the function returned 3")
+
+    job = Job(NumberSource(10), ListSink(), operator=lambda: Do(refuse))
+    assert job.run() is Outcome.FAILED
+    assert job.manager.reason.startswith("SchemaError in operator 'work': the function returned 3")
