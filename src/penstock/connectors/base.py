@@ -78,6 +78,10 @@ class Source(ABC):
     @abstractmethod
     def schema(self) -> pa.Schema: ...
 
+    def check_access(self) -> None:  # noqa: B027 (optional)
+        """Raises `ConfigError` when this can never be read. Called in the driver before anything is launched, where
+        the workers are on the same machine; on a cluster `reader` is the first to know."""
+
     @abstractmethod
     def reader(self, context: SourceContext, positions: Mapping[int, Plain]) -> SourceReader:
         """A reader that goes on at `positions`; a lane that is not in there starts at its beginning."""
@@ -141,6 +145,10 @@ class Sink(ABC):
 
     def check(self, schema: pa.Schema) -> None:  # noqa: B027 (optional)
         """Raises `SchemaError` when rows of this schema cannot be written. Called while the plan is made."""
+
+    def check_access(self) -> None:  # noqa: B027 (optional)
+        """Raises `ConfigError` when this can never be written. Called in the driver before anything is launched,
+        where the workers are on the same machine; on a cluster `committer` and `writer` are the first to know."""
 
     def receive(self, item: Plain) -> None:  # noqa: B027 (optional)
         """Called in the driver with what a committer gave to `SinkContext.to_driver`; may come twice."""

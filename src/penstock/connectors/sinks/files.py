@@ -26,6 +26,7 @@ from penstock.connectors.sinks.folder import Folder, open_folder
 from penstock.connectors.sinks.formats import ENCODERS, Encoder, require_writable
 from penstock.errors import CommitError, ConfigError
 from penstock.protocol.snapshot import Plain
+from penstock.redaction import has_parameters, redacted, remember
 
 STAGING = "_staging"
 _NAME_CHARACTERS_MAX = 80
@@ -54,18 +55,33 @@ class FileSink(Sink):
         self._path = absolute(path)
         self._format = format
         self._storage_options = dict(storage_options or {})
+        remember(self._path, self._storage_options)
+        if has_parameters(self._path):
+            raise ConfigError(
+                f"FileSink: {redacted(self._path)} is not a folder: ?name=value cannot stand behind it; give"
+                " what the store needs with storage_options={...}"
+            )
+
+    def __repr__(self) -> str:
+        return f"FileSink({redacted(self._path)!r}, {self._format!r})"
 
     def check(self, schema: pa.Schema) -> None:
         require_writable(self._format, schema)
+
+    def check_access(self) -> None:
+        self._folder()
 
     def writer(self, context: SinkContext) -> SinkWriter:
         return FileWriter(self._folder(), self._format, context)
 
     def committer(self, context: SinkContext) -> SinkCommitter:
-        return FileCommitter(self._folder(), self._path, context)
+        return FileCommitter(self._folder(), redacted(self._path), context)
 
     def _folder(self) -> Folder:
-        return open_folder(self._path, self._storage_options)
+        """The folder, which is made when it is not there. Raises where it can never be written."""
+        folder = open_folder(self._path, self._storage_options)
+        folder.require_writable()
+        return folder
 
 
 def path_safe(name: str) -> str:
@@ -166,17 +182,21 @@ class FileCommitter(SinkCommitter):
         if transaction is None:
             return
         wanted = _parse(transaction)
-        if self._is_committed(wanted):
-            self._folder.delete(wanted.staged)
-            return
-        size = self._folder.size(wanted.staged)
-        if size is None and self._is_committed(wanted):
-            return
-        if size != wanted.bytes_total:
-            raise self._lost(wanted, size)
-        self._folder.move(wanted.staged, wanted.final)
         if not self._is_committed(wanted):
-            raise self._lost(wanted, None)
+            self._move(wanted)
+        self._folder.settle(wanted.final)
+        self._folder.delete(wanted.staged)
+
+    def _move(self, wanted: Transaction) -> None:
+        """Somebody who was taken for dead may be committing the same at this very moment: what counts is that the
+        file is there in the end."""
+        size = self._folder.size(wanted.staged)
+        if size == wanted.bytes_total:
+            with suppress(FileNotFoundError):
+                self._folder.move(wanted.staged, wanted.final)
+            size = None
+        if not self._is_committed(wanted):
+            raise self._lost(wanted, size)
 
     def abort_others(self, keep: Sequence[Plain]) -> None:
         kept = {_parse(each).staged for each in keep if each is not None}

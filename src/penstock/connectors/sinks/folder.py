@@ -7,20 +7,28 @@ removal of the original (object stores).
 
 from __future__ import annotations
 
+import errno
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-import fsspec
 import pyarrow as pa
 from fsspec.implementations.local import LocalFileSystem
 
-_OPEN_TRIES = 10
+from penstock.connectors.location import cannot, is_permanent, open_filesystem
+
+_OPEN_TRIES = 100
+"""Subtasks remove the staging folder when it is empty; so often it is made again under the hands of others."""
+_EFFECTIVE = os.access in os.supports_effective_ids
 
 
 class Folder(Protocol):
+    def require_writable(self) -> None:
+        """Raises `ConfigError` where nothing can ever be written, as far as that can be told without writing."""
+        ...
+
     def create(self, name: str) -> Any:
         """A new file to write into; folders above it are made."""
         ...
@@ -37,6 +45,10 @@ class Folder(Protocol):
         """Moves a file; it appears whole or not at all, and durably."""
         ...
 
+    def settle(self, name: str) -> None:
+        """Makes the name of a file durable that was moved by someone who may not have got that far."""
+        ...
+
     def list(self, folder: str) -> list[str]:
         """The names of the files right in a folder; none when there is no such folder."""
         ...
@@ -51,7 +63,7 @@ class Folder(Protocol):
 
 
 def open_folder(path: str, storage_options: Mapping[str, Any]) -> Folder:
-    fs, root = fsspec.core.url_to_fs(path, **storage_options)
+    fs, root = open_filesystem(path, storage_options)
     if isinstance(fs, LocalFileSystem):
         return LocalFolder(Path(root))
     return RemoteFolder(fs, root.rstrip("/"))
@@ -61,16 +73,28 @@ class LocalFolder:
     def __init__(self, root: Path) -> None:
         self._root = root
 
+    def require_writable(self) -> None:
+        try:
+            _sync_above(_make_folder(self._root))
+            if not os.access(self._root, os.W_OK | os.X_OK, effective_ids=_EFFECTIVE):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        except OSError as error:
+            if is_permanent(error):
+                raise cannot("write to", str(self._root), error) from error
+            raise
+
     def create(self, name: str) -> Any:
         path = self._root / name
         for tries_left in reversed(range(_OPEN_TRIES)):
             try:
-                self._make_folder(path.parent)
-                return pa.OSFile(str(path), "wb")
-            except (FileNotFoundError, FileExistsError):
-                # Another subtask has just removed the empty folder.
-                if not tries_left:
-                    raise
+                return self._create(path)
+            except OSError as error:
+                is_race = isinstance(error, FileNotFoundError | FileExistsError)
+                if is_race and tries_left:
+                    continue  # another subtask has just removed the empty folder
+                if is_permanent(error):
+                    raise cannot("write to", str(self._root), error) from error
+                raise
         raise AssertionError("the last try has returned or raised")
 
     def seal(self, name: str) -> int:
@@ -92,6 +116,9 @@ class LocalFolder:
         with suppress(FileNotFoundError):
             _sync(source.parent)
 
+    def settle(self, name: str) -> None:
+        _sync((self._root / name).parent)
+
     def list(self, folder: str) -> list[str]:
         try:
             return sorted(path.name for path in (self._root / folder).iterdir() if path.is_file())
@@ -105,13 +132,16 @@ class LocalFolder:
         with suppress(OSError):
             (self._root / folder).rmdir()
 
-    def _make_folder(self, folder: Path) -> None:
-        """Makes the folders above a file, each durable in the one above it."""
-        missing = [each for each in (folder, *folder.parents) if not each.exists()]
-        folder.mkdir(parents=True, exist_ok=True)
-        for each in missing:
-            with suppress(FileNotFoundError):
-                _sync(each.parent)
+    def _create(self, path: Path) -> Any:
+        """First the file, so that nobody finds the folder empty, then the folders are made durable."""
+        made = _make_folder(path.parent)
+        handle = pa.OSFile(str(path), "wb")
+        try:
+            _sync_above(made)
+        except BaseException:
+            handle.close()
+            raise
+        return handle
 
 
 class RemoteFolder:
@@ -119,10 +149,18 @@ class RemoteFolder:
         self._fs = fs
         self._root = root
 
+    def require_writable(self) -> None:
+        """Nothing: whether a store takes a file is known when it is given one."""
+
     def create(self, name: str) -> Any:
         path = self._path(name)
-        self._fs.makedirs(path.rsplit("/", 1)[0], exist_ok=True)
-        return self._fs.open(path, "wb")
+        try:
+            self._fs.makedirs(path.rsplit("/", 1)[0], exist_ok=True)
+            return self._fs.open(path, "wb")
+        except OSError as error:
+            if is_permanent(error):
+                raise cannot("write to", self._root, error) from None
+            raise
 
     def seal(self, name: str) -> int:
         size = self.size(name)
@@ -139,6 +177,9 @@ class RemoteFolder:
 
     def move(self, name: str, target: str) -> None:
         self._fs.mv(self._path(name), self._path(target))
+
+    def settle(self, name: str) -> None:
+        """Nothing: what a store shows is durable."""
 
     def list(self, folder: str) -> list[str]:
         self._fs.invalidate_cache()
@@ -157,6 +198,20 @@ class RemoteFolder:
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}"
+
+
+def _make_folder(folder: Path) -> list[Path]:
+    """Makes a folder and those above it; those that were not there."""
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    return missing
+
+
+def _sync_above(folders: Iterable[Path]) -> None:
+    """Makes each folder durable in the one above it."""
+    for each in folders:
+        with suppress(FileNotFoundError):
+            _sync(each.parent)
 
 
 def _sync(path: Path) -> None:

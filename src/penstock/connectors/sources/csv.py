@@ -17,7 +17,6 @@ from penstock.connectors.sources.lines import (
     BadLines,
     Unparsable,
     line_blocks,
-    open_stream,
     read_lines,
     records,
 )
@@ -37,11 +36,11 @@ class CsvFormat:
         self._keep_bad = keep_bad
 
     def infer(self, listing: Listing, name: str) -> pa.Schema:
-        where = listing.full(name)
+        where = listing.shown(name)
         if not self._header:
             raise DataError(f'{where}: a CSV file without a header needs a schema="..."')
         names, mark = self._read_header(listing, name)
-        with closing(open_stream(listing, name)) as handle:
+        with closing(listing.open_bytes(name)) as handle:
             block = next(line_blocks(handle, mark, where), None)
         if block is None:
             raise DataError(f'{where}: no rows to infer a schema from; give a schema="..."')
@@ -56,15 +55,15 @@ class CsvFormat:
         names, mark = [field.name for field in wanted], (0, 1)
         if self._header:
             names, mark = self._read_header(listing, name)
-            _require_columns(names, [field.name for field in wanted], listing.full(name))
+            _require_columns(names, [field.name for field in wanted], listing.shown(name))
         parser = _Parser(self, names, schema)
         bad = BadLines(schema, keep=self._keep_bad)
         yield from read_lines(listing, name, mark if at == START else at, parser.parse, bad)
 
     def _read_header(self, listing: Listing, name: str) -> tuple[list[str], Mark]:
         """The column names, and where the line behind them starts."""
-        where = listing.full(name)
-        with closing(open_stream(listing, name)) as handle:
+        where = listing.shown(name)
+        with closing(listing.open_bytes(name)) as handle:
             block = next(line_blocks(handle, START, where))
         line = block.data.split(b"\n", 1)[0]
         try:

@@ -4,6 +4,10 @@ A file belongs to the lane `xxhash64(relative name) % max_parallelism`. A lane's
 done (16 characters each) and where the next row of the file in work is:
 
     {"done": "...", "file": "a/b.csv", "size": 1234, "at": [byte, line], "skip": rows behind `at`}
+
+A watched folder may live for years, so a file that is done is remembered only as long as it is there, and for a while
+longer: a listing that misses a file for a moment must not bring it back as a new one. A folder that looks empty tells
+nothing (a disk that is not mounted looks like that).
 """
 
 from __future__ import annotations
@@ -27,10 +31,13 @@ from penstock.connectors.sources.parquet import ParquetFormat
 from penstock.errors import ConfigError, DataError, SchemaError
 from penstock.plan.schema import parse_schema
 from penstock.protocol.snapshot import Plain
+from penstock.redaction import redacted, remember
 
 FORMATS = ("parquet", "csv", "json")
 BAD_RECORDS = ("fail", "column")
 POLL_INTERVAL_MS = 1000.0
+FORGET_AFTER_MS = 600_000.0
+"""So long must a file be missing from a watched folder until its name may be used for another one."""
 _DIGEST_CHARACTERS = 16
 
 
@@ -70,7 +77,14 @@ class FileSource(Source):
         self._delimiter = delimiter
         self._poll_interval_ms = poll_interval_ms
         self._storage_options = dict(storage_options or {})
+        remember(self._path, self._storage_options)
         self.bounded = not watch
+
+    def __repr__(self) -> str:
+        return f"FileSource({redacted(self._path)!r}, {self._format!r})"
+
+    def check_access(self) -> None:
+        Listing(self._path, self._storage_options).require_readable()
 
     @property
     def schema(self) -> pa.Schema:
@@ -95,7 +109,7 @@ class FileSource(Source):
         files = listing.files()
         if not files:
             raise SchemaError(
-                f"FileSource: there is no file in {self._path} to infer a schema from;"
+                f"FileSource: there is no file in {listing.path} to infer a schema from;"
                 ' give it a schema="..."'
             )
         return self._file_format().infer(listing, files[0].name)
@@ -133,6 +147,8 @@ class Lane:
     left: set[str] | None = None
     """What is still to be read, where that was settled when the job began: a bounded source after a failure must
     read what it would have read without."""
+    missing: dict[str, float] = field(default_factory=dict)
+    """Files that are done and not in the folder any more, and since when."""
 
     def position(self) -> dict[str, Plain]:
         position: dict[str, Plain] = {"done": "".join(sorted(self.done))}
@@ -142,6 +158,14 @@ class Lane:
             position |= {"file": self.in_work.file.name, "size": self.in_work.file.bytes_total}
             position |= {"at": list(self.in_work.at), "skip": self.in_work.skip}
         return position
+
+    def forget(self, present: set[str], now_ms: float) -> None:
+        """Lets go of files that have been missing for long."""
+        gone = self.done - present
+        since = {key: self.missing.get(key, now_ms) for key in gone}
+        forgotten = {key for key, first in since.items() if now_ms - first >= FORGET_AFTER_MS}
+        self.done -= forgotten
+        self.missing = {key: first for key, first in since.items() if key not in forgotten}
 
 
 class FileReader(SourceReader):
@@ -195,7 +219,7 @@ class FileReader(SourceReader):
     def describe(self) -> str:
         if not self._file.name:
             return ""
-        return f"{self._listing.full(self._file.name)}, before row {self._rows} of those read"
+        return f"{self._listing.shown(self._file.name)}, before row {self._rows} of those read"
 
     def close(self) -> None:
         if self._cursor is not None:
@@ -237,14 +261,23 @@ class FileReader(SourceReader):
         """Queues what is to be read, the next one last."""
         begun = [(lane, state.in_work) for lane, state in self._lanes.items() if state.in_work]
         names = {work.file.name for _, work in begun}
+        present: dict[int, set[str]] = {lane: set() for lane in owned}
         fresh = []
-        for file in self._listing.files():
+        files = self._listing.files()
+        for file in files:
             lane = lane_of(file.name, self._context.max_parallelism)
-            if lane in owned and file.name not in names and not self._is_done(lane, file.name):
+            if lane not in owned:
+                continue
+            key = digest(file.name)
+            present[lane].add(key)
+            if file.name not in names and not self._is_done(lane, key):
                 fresh.append((lane, InWork(file)))
         begun.sort(key=lambda each: each[1].file)
         self._queue = [*reversed(fresh), *reversed(begun)]
         self._rescan_ms = self._context.now_ms() + (self._poll_interval_ms or 0.0)
+        if self._poll_interval_ms is not None and files:
+            for number, state in self._lanes.items():
+                state.forget(present[number], self._context.now_ms())
 
     def _settle(self) -> None:
         """Files that came after the job had begun are not of its input; files of its input that went are missed."""
@@ -262,9 +295,9 @@ class FileReader(SourceReader):
         lefts = {lane: state.left or set() for lane, state in self._lanes.items()}
         self._queue = [(n, work) for n, work in self._queue if digest(work.file.name) in lefts[n]]
 
-    def _is_done(self, lane: int, name: str) -> bool:
+    def _is_done(self, lane: int, key: str) -> bool:
         state = self._lanes.get(lane)
-        return state is not None and digest(name) in state.done
+        return state is not None and key in state.done
 
     def _require_unchanged(self, file: Listed, missing_rows: int) -> None:
         size = self._listing.size(file.name)
@@ -272,7 +305,7 @@ class FileReader(SourceReader):
             return
         now = "is gone" if size is None else f"has {size} bytes now"
         raise DataError(
-            f"{self._listing.full(file.name)}: the file had {file.bytes_total} bytes when it was listed and"
+            f"{self._listing.shown(file.name)}: the file had {file.bytes_total} bytes when it was listed and"
             f" {now}; input files must appear whole (by a rename) and stay as they are until they are read"
         )
 

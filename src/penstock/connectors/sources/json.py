@@ -17,7 +17,6 @@ from penstock.connectors.sources.lines import (
     BadLines,
     Unparsable,
     line_blocks,
-    open_stream,
     read_lines,
     records,
 )
@@ -35,8 +34,8 @@ class JsonFormat:
         self._keep_bad = keep_bad
 
     def infer(self, listing: Listing, name: str) -> pa.Schema:
-        where = listing.full(name)
-        with closing(open_stream(listing, name)) as handle:
+        where = listing.shown(name)
+        with closing(listing.open_bytes(name)) as handle:
             block = next(line_blocks(handle, START, where))
         try:
             return plain_schema(_read(block.data, None).schema, where)

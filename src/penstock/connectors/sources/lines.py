@@ -13,6 +13,7 @@ import pyarrow as pa
 from penstock.connectors.sources.chunks import Chunk, Mark
 from penstock.connectors.sources.listing import Listing
 from penstock.errors import DataError
+from penstock.redaction import redacted
 
 BLOCK_BYTES = 1 << 20
 LINE_BYTES_MAX = 64 << 20
@@ -60,21 +61,12 @@ def read_lines(
     listing: Listing, name: str, at: Mark, parse: Parse, bad: BadLines
 ) -> Iterator[Chunk]:
     """The rows of a file from a mark on, a chunk per block."""
-    where = listing.full(name)
-    with closing(open_stream(listing, name)) as handle:
+    where = listing.shown(name)
+    with closing(listing.open_bytes(name)) as handle:
         for block in line_blocks(handle, at, where):
             batches = list(_rows(block.data, block.line, parse, bad, where))
             batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
             yield Chunk(batch, (block.offset, block.line), 0, block.last)
-
-
-def open_stream(listing: Listing, name: str) -> Any:
-    try:
-        return listing.open_bytes(name)
-    except FileNotFoundError:
-        raise DataError(
-            f"{listing.full(name)}: the file was listed and is gone; do not move input files"
-        ) from None
 
 
 def line_blocks(handle: Any, at: Mark, where: str) -> Iterator[Block]:
@@ -96,7 +88,9 @@ def line_blocks(handle: Any, at: Mark, where: str) -> Iterator[Block]:
                 yield Block(data, offset, line, last)
             offset, line = offset + len(data), line + data.count(b"\n")
     except (OSError, EOFError) as error:
-        raise DataError(f"{where}: cannot be read behind line {line} ({error})") from error
+        raise DataError(
+            f"{where}: cannot be read behind line {line} ({redacted(str(error))})"
+        ) from None
 
 
 def _read_fully(handle: Any, bytes_wanted: int) -> bytes:

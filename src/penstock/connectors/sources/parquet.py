@@ -14,6 +14,7 @@ from penstock.connectors.sources.chunks import Chunk, Mark
 from penstock.connectors.sources.listing import Listing
 from penstock.errors import DataError
 from penstock.plan.schema import type_ddl
+from penstock.redaction import redacted
 
 BATCH_ROWS = 65_536
 _WIDER = {
@@ -33,11 +34,11 @@ class ParquetFormat:
 
     def infer(self, listing: Listing, name: str) -> pa.Schema:
         with _opened(listing, name) as file:
-            return plain_schema(_file_schema(file), listing.full(name))
+            return plain_schema(_file_schema(file), listing.shown(name))
 
     def chunks(self, listing: Listing, name: str, schema: pa.Schema, at: Mark) -> Iterator[Chunk]:
         with _opened(listing, name) as file:
-            where = listing.full(name)
+            where = listing.shown(name)
             require_compatible(_file_schema(file), schema, where)
             for group in range(at[0], file.num_row_groups):
                 yield from _group(file, group, schema, where)
@@ -46,19 +47,15 @@ class ParquetFormat:
 @contextmanager
 def _opened(listing: Listing, name: str) -> Iterator[Any]:
     """The open file; whatever shows that it is not (whole) Parquet becomes a `DataError`."""
-    where = listing.full(name)
+    where = listing.shown(name)
     try:
         with closing(listing.open_random(name)) as handle:
             yield pq.ParquetFile(handle, coerce_int96_timestamp_unit="us", pre_buffer=False)
-    except FileNotFoundError:
-        raise DataError(
-            f"{where}: the file was listed and is gone; do not move input files"
-        ) from None
     except (pa.ArrowException, OSError) as error:
         raise DataError(
-            f"{where}: cannot be read as Parquet ({error}); take the file out of the folder,"
+            f"{where}: cannot be read as Parquet ({redacted(str(error))}); take the file out of the folder,"
             ' or give the source its real format="..."'
-        ) from error
+        ) from None
 
 
 def _group(file: Any, group: int, schema: pa.Schema, where: str) -> Iterator[Chunk]:

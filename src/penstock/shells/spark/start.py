@@ -47,6 +47,8 @@ COMMIT_EVERY_MS = 1_000
 
 def start_job(graph: LogicalGraph, spark: Any, settings: JobSettings) -> Job:
     plan = make_plan(graph, settings.parallelism, settings.max_parallelism)
+    if spark is None:
+        _check_access(graph)
     job_id = paths.job_id(settings.name)
     clock = RealClock()
     store = _open_store(settings, clock)
@@ -59,6 +61,8 @@ def start_job(graph: LogicalGraph, spark: Any, settings: JobSettings) -> Job:
     release = partial(release_session, holder)
     try:
         _check_slots(session, total, settings)
+        if is_local(session.sparkContext):
+            _check_access(graph)
         warn_of_little_memory(session.sparkContext, settings.name, total)
         workers = SparkWorkers(
             session,
@@ -173,6 +177,13 @@ def _explicit(path: str, settings: JobSettings, store: FilesystemStore) -> Resto
     except CheckpointCorrupt as error:
         raise CheckpointCorrupt(f"restore={redacted(settings.restore)!r}: {error}") from error
     return RestoreWish(manifest=manifest, origin="" if origin.root == store.root else root)
+
+
+def _check_access(graph: LogicalGraph) -> None:
+    """What can never be read or written is refused here, where driver and workers see the same disks."""
+    for node in graph.nodes:
+        if node.role in ("source", "sink"):
+            node.connector.check_access()
 
 
 def _check_slots(session: Any, total: int, settings: JobSettings) -> None:
