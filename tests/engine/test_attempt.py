@@ -10,7 +10,7 @@ import pytest
 from penstock.engine.operators.aggregate import RunningAggregate
 from penstock.errors import CommitError
 from penstock.protocol.ids import CheckpointId, SubtaskId
-from penstock.protocol.messages import Ack, Committed, Decline, Finished, SnapshotKind, Sync
+from penstock.protocol.messages import Ack, Committed, Decline, Finished, Live, SnapshotKind, Sync
 from penstock.state.aggregates import count
 from penstock.storage.memory import MemoryStore
 from tests.engine.kit import Bench, Do, ListSink, NumberSource, pipeline, two_tasks
@@ -256,7 +256,7 @@ def test_the_table_of_live_snapshots_heals_a_lost_trigger_a_lost_abort_and_a_los
     sink = ListSink()
     bench = Bench(pipeline(NumberSource(1_000), sink))
     bench.step(2)
-    table = Sync(bench.attempt.id, ((N1, STOP),), N1, CheckpointId(0))
+    table = Sync(bench.attempt.id, (Live(N1, STOP),), N1, CheckpointId(0))
     bench.attempt.sync(table)
     bench.step(1)
     assert [ack.checkpoint for ack in bench.said(Ack)] == [N1]
@@ -269,7 +269,7 @@ def test_an_answer_that_was_lost_is_said_again_and_not_all_the_time() -> None:
     bench = Bench(pipeline(NumberSource(1_000), ListSink()))
     bench.attempt.trigger(N1, CHECKPOINT)
     bench.step(1)
-    table = Sync(bench.attempt.id, ((N1, CHECKPOINT),), N1, CheckpointId(0))
+    table = Sync(bench.attempt.id, (Live(N1, CHECKPOINT),), N1, CheckpointId(0))
     for _ in range(4):
         bench.attempt.sync(table)
     assert len(bench.said(Ack)) == 1

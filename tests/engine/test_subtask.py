@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from penstock.engine.chain import Chain
+from penstock.engine.inputs import Input
 from penstock.engine.outputs import Output, Outputs
 from penstock.engine.partition import make_partitioner
-from penstock.engine.subtask import GivenUp, Input, Subtask, Taken
+from penstock.engine.subtask import GivenUp, Subtask, Taken
 from penstock.plan.graph import Forward, Hash, LogicalGraph, Node
 from penstock.plan.graph import Input as Edge
 from penstock.plan.physical import make_plan
@@ -23,7 +24,13 @@ N1, N2 = CheckpointId(1), CheckpointId(2)
 class Bench:
     """A subtask with two inputs and one output."""
 
-    def __init__(self, exactly_once: bool = True, room: int = 100) -> None:
+    def __init__(
+        self,
+        exactly_once: bool = True,
+        room: int = 100,
+        pointwise: frozenset[ChannelId] = frozenset(),
+        inflight_bytes_max: int = 1 << 20,
+    ) -> None:
         self.clock = ManualClock()
         self.seen: list[int] = []
         nodes = (
@@ -40,15 +47,17 @@ class Bench:
         plan = make_plan(LogicalGraph(nodes), 1, 8)
         self.a, self.b, self.out = ShortChannel(100), ShortChannel(100), ShortChannel(room)
         outputs = [Output(ChannelId(1, 0, 0), self.out)]
-        kind = Alignment if exactly_once else Counting
+        channels = frozenset((A, B))
+        aligned = Alignment(channels, pointwise=pointwise)
         self.subtask = Subtask(
             SubtaskId(1, 0),
             Chain(plan.tasks[1]),
             [Input(A, 0, self.a), Input(B, 0, self.b)],
             Outputs({1: (make_partitioner(Forward(), 1, 8), outputs)}),
-            kind(frozenset((A, B))),
+            aligned if exactly_once else Counting(channels),
             self.clock,
             0.0,
+            inflight_bytes_max,
         )
 
     def run(self) -> None:

@@ -139,7 +139,7 @@ class CoordinatorLife(RuleBasedStateMachine):
     @invariant()
     def what_collects_is_newer_than_what_is_complete(self) -> None:
         if hasattr(self, "coordinator"):
-            live = [n for n, _ in self.coordinator.live()]
+            live = [entry.checkpoint for entry in self.coordinator.live()]
             assert all(n > self.coordinator.newest_completed for n in live), "I8"
 
     @invariant()

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from penstock.protocol.ids import AttemptId, CheckpointId, SubtaskId
 from penstock.protocol.messages import SnapshotKind
-from penstock.protocol.snapshot import Block, OperatorSnapshot, Segment, SubtaskSnapshot, Timings
+from penstock.protocol.snapshot import (
+    Block,
+    InFlight,
+    OperatorSnapshot,
+    Segment,
+    SubtaskSnapshot,
+    Timings,
+)
 from penstock.wire.manifest import Manifest, ManifestOperator
 
 IN_FILE = Segment(
@@ -53,4 +62,17 @@ MANIFEST = Manifest(
         ),
     ),
     ids_until=CheckpointId(107),
+)
+
+WAITING = Segment("in flight", b"schema", (Block(0, 0, 4, 8, 96, "52dce729"),), file="chk-7/1-3")
+UNALIGNED = replace(
+    MANIFEST,
+    snapshots=(
+        MANIFEST.snapshots[0],
+        replace(
+            MANIFEST.snapshots[1],
+            timings=Timings(0.0, 0.25, 3.0, 96, inflight_bytes=96, alignment_rows=12),
+            inflight=(InFlight("totals", 0, 1, WAITING),),
+        ),
+    ),
 )

@@ -12,16 +12,18 @@ from functools import partial
 
 from penstock.engine.chain import Chain
 from penstock.engine.committing import Commits
+from penstock.engine.inputs import Input
 from penstock.engine.local_channel import LocalChannel
 from penstock.engine.metrics import attempt_metrics
 from penstock.engine.operators.base import OperatorContext
 from penstock.engine.outputs import Output, Outputs
 from penstock.engine.partition import make_partitioner
+from penstock.engine.restoring import restore_inflight
 from penstock.engine.snapshots import Assembler, WriteWork, reader, release_all
 from penstock.engine.spec import JobSpec, Mode
-from penstock.engine.subtask import GivenUp, Input, Subtask, Taken
+from penstock.engine.subtask import GivenUp, Subtask, Taken
 from penstock.errors import CommitError
-from penstock.plan.graph import carried
+from penstock.plan.graph import Broadcast, Forward, carried
 from penstock.plan.physical import Task
 from penstock.ports.background import Background
 from penstock.ports.channel import InputChannel, OutputChannel
@@ -158,6 +160,8 @@ class Attempt:
         subtask = SubtaskId(task.number, self.slot)
         channels = self._plan.inputs(subtask)
         inputs = [Input(c, self._plan.edges[c.edge].port, self._input(c)) for c in channels]
+        restored = (self._deploy.snapshots, inputs, self._plan, self.slot, self._origin)
+        restore_inflight(task.head.name, *restored)
         edges = {}
         for number in (number for link in task.links for number in link.edges):
             outputs = [Output(c, self._output(c)) for c in self._plan.outputs(subtask, number)]
@@ -168,17 +172,25 @@ class Attempt:
                 first=self.slot,
             )
             edges[number] = (partitioner, outputs)
-        exactly_once = self._spec.mode is Mode.EXACTLY_ONCE
-        barriers = (Alignment if exactly_once else Counting)(frozenset(channels))
         return Subtask(
             subtask,
             self._chains[task.number],
             inputs,
             Outputs(edges),
-            barriers,
+            self._barriers(channels),
             self._clock,
             self._spec.buffer_timeout_ms,
+            self._spec.inflight_bytes_max,
         )
+
+    def _barriers(self, channels: tuple[ChannelId, ...]) -> Alignment | Counting:
+        if self._spec.mode is not Mode.EXACTLY_ONCE:
+            return Counting(frozenset(channels))
+        edges = self._plan.edges
+        pointwise = [
+            c for c in channels if isinstance(edges[c.edge].partitioning, Broadcast | Forward)
+        ]
+        return Alignment(frozenset(channels), pointwise=frozenset(pointwise))
 
     def _input(self, channel: ChannelId) -> InputChannel:
         if channel.source == channel.target:
@@ -216,7 +228,8 @@ class Attempt:
             if isinstance(item, Taken):
                 self._on_taken(item)
             elif isinstance(item, GivenUp):
-                self._say(Decline(self.id, item.checkpoint, item.reason))
+                decline = Decline(self.id, item.checkpoint, item.reason, overflow=item.overflow)
+                self._answer(decline)
 
     def _report_finished(self) -> None:
         finished = tuple(subtask.id for subtask in self.subtasks if subtask.finished)
@@ -237,10 +250,10 @@ class Attempt:
 
     # ---- snapshots
 
-    def trigger(self, checkpoint: CheckpointId, kind: SnapshotKind) -> None:
+    def trigger(self, checkpoint: CheckpointId, kind: SnapshotKind, urgent: bool = False) -> None:
         for subtask in self.subtasks:
             self._at_work = subtask.chain
-            subtask.trigger(checkpoint, kind)
+            subtask.trigger(checkpoint, kind, urgent)
             self._carry_on(subtask)
 
     def abort(self, checkpoint: CheckpointId) -> None:
@@ -256,13 +269,13 @@ class Attempt:
 
     def sync(self, message: Sync) -> None:
         """The coordinator's table: what it does not list any more is dead, what is new here is triggered."""
-        live = {checkpoint for checkpoint, _ in message.live}
+        live = {entry.checkpoint for entry in message.live}
         for subtask in self.subtasks:
             for checkpoint in sorted(subtask.barriers.pending - live):
                 if checkpoint <= message.newest:
                     self.abort(checkpoint)
-        for checkpoint, kind in message.live:
-            self.trigger(checkpoint, kind)
+        for entry in message.live:
+            self.trigger(entry.checkpoint, entry.kind, entry.urgent)
         if message.completed:
             self.completed(message.completed)
         self._answer_again(live, message.newest)

@@ -2,7 +2,8 @@
 
 `JobMachine` decides about workers and attempts, `Coordinator` about snapshots; this file brings them the events and
 does what they say: sends messages and launches workers. What takes longer has files of its own and happens in the
-background: `claiming` finds what an attempt goes on from, `persisting` makes checkpoints exist, `cleaning` deletes.
+background: `claiming` finds what an attempt goes on from, `durable` makes checkpoints exist, deletes them, and keeps
+the job's history.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from dataclasses import dataclass
 from penstock.connectors.base import Sink
 from penstock.engine.checkpoint_files import CheckpointFiles, RestorePoint, RestoreWish
 from penstock.engine.claiming import Claims, may_pass
-from penstock.engine.cleaning import CleanUp, retains
 from penstock.engine.crew import Crew
+from penstock.engine.durable import Durable
 from penstock.engine.history import History
 from penstock.engine.later import Later
 from penstock.engine.manifests import make_manifest
-from penstock.engine.persisting import Persister, unsettled
+from penstock.engine.persisting import unsettled
 from penstock.engine.progress import Progress
 from penstock.engine.records import ExceptionInfo, WorkerInfo
 from penstock.engine.restarting import restart_line
@@ -60,6 +61,8 @@ from penstock.wire import paths
 
 SYNC_MS = 200.0
 REPEAT_MS = 1_000.0
+END_PATIENCE_MS = 60_000.0
+"""How long the end of a job waits for a store that does not answer, before it leaves the clean-up undone."""
 
 log = logging.getLogger("penstock")
 
@@ -95,35 +98,43 @@ class JobManager:
         self._sinks = sinks
         self._background = background
         self._storage = Serial(background)
-        self._cleaning = Serial(background)
         self._later = Later()
         self._crew = Crew(self.machine, workers)
         self._progress = Progress(spec.plan)
         self._claims = Claims(spec, config.wish, files, self._storage, sinks.values())
-        self._persister: Persister | None = None
-        self._clean_up: CleanUp | None = None
-        if files is not None:
-            self._open_files(files)
+        self._durable = self._open(files) if files is not None else None
         self._decline_traceback = ""
         """Of the refusal that is being handled: a later failure has nothing to do with it."""
         self._capacity = ""
         """What holds the cores, asked when a job fails for want of them."""
         self._next_sync_ms = 0.0
         self._next_repeat_ms = 0.0
+        self._give_up_ms = float("inf")
 
-    def _open_files(self, files: CheckpointFiles) -> None:
-        storage, later, clock = self._storage, self._later, self._clock
-        self._persister = Persister(files, storage, later, clock, lambda: self.outcome is not None)
-        self._clean_up = CleanUp(self._spec.job, files, storage, self._cleaning, later, clock)
+    def _open(self, files: CheckpointFiles) -> Durable:
+        return Durable(
+            self._spec,
+            self._config.retain,
+            files,
+            self.history,
+            self._storage,
+            self._background,
+            self._later,
+            self._clock,
+        )
 
     # ---- the loop
 
     def begin(self) -> None:
+        if self._durable is not None:
+            self._durable.begin()
         self._obey(self.machine.begin(self._now()))
 
     def step(self) -> bool:
         """One round; False when nothing could move."""
         progressed = self._background.poll()
+        if progressed and self.outcome is not None:
+            self._give_up_ms = self._now() + END_PATIENCE_MS
         for event in self._workers.receive():
             self._on_event(event)
             progressed = True
@@ -132,9 +143,11 @@ class JobManager:
 
     @property
     def ended(self) -> bool:
-        """The job is over and its last clean-up, too."""
-        idle = self._storage.idle and self._cleaning.idle and self._later.idle
-        return self.outcome is not None and idle
+        """The job is over and its last clean-up, too; unless the store hangs."""
+        idle = self._storage.idle and self._later.idle
+        if self._durable is not None:
+            idle = idle and self._durable.idle
+        return self.outcome is not None and (idle or self._now() >= self._give_up_ms)
 
     @property
     def status(self) -> str:
@@ -173,6 +186,8 @@ class JobManager:
 
     def _on_time(self, now_ms: float) -> None:
         self._later.run_due(now_ms)
+        if self._durable is not None:
+            self._durable.tick(now_ms)
         self._obey(self.machine.tick(now_ms))
         if self.machine.short_of_slots and not self._capacity:
             self._capacity = f"; {self._workers.capacity()}"
@@ -242,9 +257,10 @@ class JobManager:
                 self._on_failed(message, now_ms)
             case Ack(attempt, checkpoint, parts):
                 self._coordinate(coordinator.acked(attempt, checkpoint, parts, now_ms))
-            case Decline(attempt, checkpoint, reason, where):
+            case Decline(attempt, checkpoint, reason, where, overflow):
                 self._decline_traceback = where
-                self._coordinate(coordinator.declined(attempt, checkpoint, reason, now_ms))
+                actions = coordinator.declined(attempt, checkpoint, reason, now_ms, overflow)
+                self._coordinate(actions)
                 self._decline_traceback = ""
             case Finished(attempt, subtasks):
                 self._on_finished(attempt, subtasks, now_ms)
@@ -343,7 +359,7 @@ class JobManager:
         self._obey(self.machine.attempt_failed(attempt, reason, self._now()))
 
     def _tell_restart(self) -> None:
-        line = restart_line(self.machine, self._now(), durable=self._persister is not None)
+        line = restart_line(self.machine, self._now(), durable=self._durable is not None)
         log.warning("job %s: %s", self._spec.job, line)
 
     def _record_failure(self, reason: str, attempt: AttemptId, traceback: str = "") -> None:
@@ -354,9 +370,10 @@ class JobManager:
 
     def _job_ended(self, outcome: Outcome, reason: str) -> None:
         self.outcome, self.reason = outcome, reason + self._capacity
-        if self._clean_up is not None and self._claims.point is not None:
-            everything = not retains(self._config.retain, outcome)
-            self._clean_up.at_end(self.coordinator, everything)
+        self._give_up_ms = self._now() + END_PATIENCE_MS
+        if self._durable is not None:
+            began = self._claims.point is not None
+            self._durable.job_ended(outcome, self.coordinator, began)
 
     # ---- claiming an attempt
 
@@ -367,7 +384,7 @@ class JobManager:
 
     def _claimed(self, point: RestorePoint) -> None:
         for warning in point.warnings:
-            log.warning("job %s: %s", self._spec.job, warning)
+            self._record_failure(f"CheckpointCorrupt: {warning}", point.attempt)
         if point.kind is SnapshotKind.FINAL and self._claims.point is None:
             log.warning(
                 "job %s: its input had ended, and checkpoint %s committed all of it: there is nothing left to "
@@ -377,7 +394,8 @@ class JobManager:
             )
         self._claims.accept(point)
         self.coordinator.next_id = max(self.coordinator.next_id, point.first_id)
-        if self._persister is not None:
+        if self._durable is not None:
+            self._durable.claimed(point)
             self.coordinator.ids_until = point.ids_until
         self.coordinator.completed = list(point.kept)
         self._obey(self.machine.claimed(point.attempt, point.restored, point.kind, self._now()))
@@ -395,11 +413,13 @@ class JobManager:
         for action in actions:
             self._coordinate_one(action)
 
-    def _coordinate_one(self, action: snapshots.Action) -> None:  # noqa: C901 (one line per case)
+    def _coordinate_one(self, action: snapshots.Action) -> None:  # noqa: C901, PLR0912 (one line per case)
         match action:
-            case snapshots.SendTrigger(checkpoint, kind):
+            case snapshots.SendTrigger(checkpoint, kind, urgent):
                 self.history.triggered(checkpoint, kind, self._clock.wall_ms())
-                self._tell_running(lambda attempt: Trigger(attempt, checkpoint, kind))
+                self._tell_running(lambda attempt: Trigger(attempt, checkpoint, kind, urgent))
+            case snapshots.Expedite(checkpoint, kind):
+                self._tell_running(lambda attempt: Trigger(attempt, checkpoint, kind, urgent=True))
             case snapshots.SendAbort(checkpoint):
                 self._tell_running(lambda attempt: Abort(attempt, checkpoint))
             case snapshots.Persist():
@@ -409,11 +429,11 @@ class JobManager:
             case snapshots.Aborted():
                 self.history.aborted(action)
             case snapshots.Discard(checkpoint):
-                if self._clean_up is not None:
-                    self._clean_up.discard(checkpoint)
+                if self._durable is not None:
+                    self._durable.discard(checkpoint)
             case snapshots.Subsume(checkpoints):
-                if self._clean_up is not None:
-                    self._clean_up.delete(checkpoints)
+                if self._durable is not None:
+                    self._durable.delete(checkpoints)
             case snapshots.FailAttempt(reason):
                 attempt = self._present_attempt()
                 if attempt is not None:
@@ -427,10 +447,10 @@ class JobManager:
         attempt = self._present_attempt()
         if attempt is None:
             raise InvariantBroken(f"checkpoint {action.checkpoint} completes without an attempt")
-        if self._persister is None:
+        if self._durable is None:
             self._persisted(attempt, action.checkpoint, True)
             return
-        self._persister.persist(
+        self._durable.persist(
             make_manifest(self._spec, action, attempt, self._clock),
             lambda exists: self._persisted(attempt, action.checkpoint, exists),
             self._may_not_persist,

@@ -42,10 +42,10 @@ class Outputs:
         for target, rows in partition(batch):
             outputs[target].put(Batch(rows))
 
-    def barrier(self, checkpoint: CheckpointId) -> None:
+    def barrier(self, checkpoint: CheckpointId, urgent: bool = False) -> None:
         """Behind everything that was emitted, also behind what still waits."""
         for output in self._all:
-            output.put(Barrier(checkpoint))
+            output.put(Barrier(checkpoint, urgent))
 
     def end(self) -> None:
         for output in self._all:
@@ -53,10 +53,10 @@ class Outputs:
 
     def forget_barrier(self, checkpoint: CheckpointId) -> None:
         """The barrier of an aborted snapshot that still waits is taken out."""
-        dead = Barrier(checkpoint)
         for output in self._all:
-            if dead in output.waiting:
-                output.waiting.remove(dead)
+            for frame in [f for f in output.waiting if isinstance(f, Barrier)]:
+                if frame.checkpoint == checkpoint:
+                    output.waiting.remove(frame)
 
     def flush(self) -> bool:
         """Sends what there is room for; True when nothing waits any more."""

@@ -11,14 +11,23 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
+from penstock.engine.inputs import ChannelRows
 from penstock.engine.operators.base import Encoded, FrozenOperator
 from penstock.engine.subtask import Taken
-from penstock.errors import CommitError
+from penstock.errors import CheckpointCorrupt, CommitError
 from penstock.ports.clock import Clock
 from penstock.ports.store import CheckpointStore
 from penstock.protocol.ids import AttemptId, CheckpointId, SlotId, SubtaskId
-from penstock.protocol.snapshot import OperatorSnapshot, Plain, Segment, SubtaskSnapshot, Timings
-from penstock.state.segments import read_blocks
+from penstock.protocol.snapshot import (
+    InFlight,
+    OperatorSnapshot,
+    Plain,
+    Segment,
+    SubtaskSnapshot,
+    Timings,
+)
+from penstock.state.channel_rows import encode_rows, read_rows
+from penstock.state.segments import Fetch, read_blocks
 from penstock.wire import paths
 
 
@@ -40,7 +49,7 @@ class WriteWork:
             release_all(self.taken)
             return tuple(_without_state(taken) for taken in self.taken)
         encoded = [_encode(taken) for taken in self.taken]
-        everything = [table for operators in encoded for _, tables in operators for table in tables]
+        everything = [table for parts in encoded for table in parts.tables()]
         total = sum(len(chunk) for table in everything for chunk in table.chunks)
         file = ""
         if total > self.inline_bytes_max:
@@ -48,8 +57,8 @@ class WriteWork:
             self.store.write(file, _chunks(everything))
         places = _Places(file)
         snapshots = [
-            _snapshot(taken, operators, places)
-            for taken, operators in zip(self.taken, encoded, strict=True)
+            _snapshot(taken, parts, places)
+            for taken, parts in zip(self.taken, encoded, strict=True)
         ]
         async_ms = self.clock.monotonic_ms() - began_ms
         return tuple(replace(s, timings=replace(s.timings, async_ms=async_ms)) for s in snapshots)
@@ -74,9 +83,7 @@ class _Places:
 
 def release_all(taken: Iterable[Taken]) -> None:
     for entry in taken:
-        for frozen in entry.operators.values():
-            for table in frozen.tables:
-                table.release()
+        entry.release()
 
 
 def reader(
@@ -85,22 +92,57 @@ def reader(
     """Reads verified rows of a segment, only the blocks that a range of key groups needs."""
 
     def read(segment: Segment, groups: range) -> Iterable[pa.RecordBatch]:
-        inline = segment.inline
-        if inline is not None:
-            return read_blocks(segment, groups, lambda at, size: inline[at : at + size])
-        if store is None:
-            raise ValueError(f"no store to read {segment.file} from")
-        name = paths.segment_file(segment.file)
-        return read_blocks(segment, groups, lambda at, size: store.read(name, at, size))
+        return read_blocks(segment, groups, _fetch(store, segment))
 
     return read
 
 
-def _encode(taken: Taken) -> list[tuple[str, list[Encoded]]]:
-    return [
-        (name, [table.encode() for table in frozen.tables])
-        for name, frozen in taken.operators.items()
-    ]
+def read_inflight(
+    store: CheckpointStore | None, inflight: InFlight, schema: pa.Schema
+) -> list[pa.RecordBatch]:
+    """The verified rows that were on their way on one channel, in order."""
+    segment = inflight.segment
+    try:
+        return list(read_rows(segment, schema, _fetch(store, segment)))
+    except CheckpointCorrupt as error:
+        raise CheckpointCorrupt(
+            f"rows in flight to operator {inflight.operator!r}: {error}"
+        ) from error
+
+
+def _fetch(store: CheckpointStore | None, segment: Segment) -> Fetch:
+    inline = segment.inline
+    if inline is not None:
+        return lambda at, size: inline[at : at + size]
+    if store is None:
+        raise ValueError(f"no store to read {segment.file} from")
+    name = paths.segment_file(segment.file)
+    return lambda at, size: store.read(name, at, size)
+
+
+@dataclass(frozen=True)
+class _Encoded:
+    """A subtask's snapshot as bytes: by operator and state, then by channel."""
+
+    operators: list[tuple[str, list[Encoded]]]
+    inflight: list[tuple[ChannelRows, Encoded]]
+
+    def tables(self) -> Iterable[Encoded]:
+        """In the order in which they lie in the file."""
+        for _, tables in self.operators:
+            yield from tables
+        for _, table in self.inflight:
+            yield table
+
+
+def _encode(taken: Taken) -> _Encoded:
+    return _Encoded(
+        [
+            (name, [table.encode() for table in frozen.tables])
+            for name, frozen in taken.operators.items()
+        ],
+        [(rows, encode_rows(rows.batches)) for rows in taken.inflight],
+    )
 
 
 def _chunks(tables: Iterable[Encoded]) -> Iterable[memoryview]:
@@ -108,14 +150,17 @@ def _chunks(tables: Iterable[Encoded]) -> Iterable[memoryview]:
         yield from table.chunks
 
 
-def _snapshot(
-    taken: Taken, encoded: Iterable[tuple[str, list[Encoded]]], places: _Places
-) -> SubtaskSnapshot:
+def _snapshot(taken: Taken, encoded: _Encoded, places: _Places) -> SubtaskSnapshot:
     operators = {
         name: _operator(name, taken, tuple(places.segment(table) for table in tables))
-        for name, tables in encoded
+        for name, tables in encoded.operators
     }
-    return _subtask(taken, operators)
+    head = next(iter(taken.operators))
+    inflight = tuple(
+        InFlight(head, rows.port, rows.source, places.segment(table))
+        for rows, table in encoded.inflight
+    )
+    return _subtask(taken, operators, inflight)
 
 
 def _without_state(taken: Taken) -> SubtaskSnapshot:
@@ -136,10 +181,21 @@ def _transactions(name: str, frozen: FrozenOperator) -> tuple[Plain, ...]:
     return tuple(entry for entry in made if entry is not None)
 
 
-def _subtask(taken: Taken, operators: Mapping[str, OperatorSnapshot]) -> SubtaskSnapshot:
-    written = sum(s.bytes_total for op in operators.values() for s in op.segments)
-    timings = Timings(taken.alignment_ms, taken.sync_ms, 0.0, written)
-    return SubtaskSnapshot(taken.subtask, operators, taken.finished, timings)
+def _subtask(
+    taken: Taken,
+    operators: Mapping[str, OperatorSnapshot],
+    inflight: tuple[InFlight, ...] = (),
+) -> SubtaskSnapshot:
+    state = sum(s.bytes_total for op in operators.values() for s in op.segments)
+    rows = sum(entry.segment.bytes_total for entry in inflight)
+    timings = Timings(
+        taken.alignment_ms,
+        taken.sync_ms,
+        bytes_written=state + rows,
+        inflight_bytes=rows,
+        alignment_rows=taken.alignment_rows,
+    )
+    return SubtaskSnapshot(taken.subtask, operators, taken.finished, timings, inflight)
 
 
 class Assembler:

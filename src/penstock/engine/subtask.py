@@ -1,27 +1,28 @@
 """One parallel instance of a task: takes frames from its channels, runs its chain, takes part in snapshots.
 
 `step` does one bounded piece of work and never waits. The decisions about barriers are the protocol's
-(`protocol.alignment`, `protocol.counting`); here they are carried out.
+(`protocol.alignment`, `protocol.counting`); here they are carried out. Reading aside, for a snapshot that holds the
+rows in flight, never depends on whether an output is full: two subtasks could wait for each other for ever.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from types import ModuleType
 
 import pyarrow as pa
 
 from penstock.connectors.base import EndOfInput, Wait
 from penstock.engine.chain import Chain
+from penstock.engine.inputs import ChannelRows, Input, Recorder
 from penstock.engine.operators.base import FrozenOperator
 from penstock.engine.outputs import Outputs
 from penstock.errors import InvariantBroken
-from penstock.ports.channel import Barrier, Batch, End, Frame, InputChannel
+from penstock.ports.channel import Barrier, Batch, End, Frame
 from penstock.ports.clock import Clock
 from penstock.protocol import alignment, counting
-from penstock.protocol.alignment import Alignment
+from penstock.protocol.alignment import Alignment, Recording
 from penstock.protocol.counting import Counting
 from penstock.protocol.ids import ChannelId, CheckpointId, SubtaskId
 from penstock.protocol.messages import SnapshotKind
@@ -29,19 +30,8 @@ from penstock.protocol.messages import SnapshotKind
 ROWS_MAX = 65_536
 ROWS_WORTH_SENDING = 8_192
 SLICE_MS = 50.0
-
-
-@dataclass
-class Input:
-    """A channel with its port; `queue` has what was taken off it and not processed yet."""
-
-    id: ChannelId
-    port: int
-    channel: InputChannel
-    queue: deque[Frame] = field(default_factory=deque)
-
-    def take(self) -> Frame | None:
-        return self.queue.popleft() if self.queue else self.channel.try_receive()
+FRAMES_ASIDE = 64
+"""How many frames of a channel are read aside before the loop looks at something else."""
 
 
 @dataclass(frozen=True)
@@ -54,12 +44,21 @@ class Taken:
     finished: bool
     alignment_ms: float
     sync_ms: float
+    alignment_rows: int = 0
+    inflight: tuple[ChannelRows, ...] = ()
+
+    def release(self) -> None:
+        """It will never be written: what it holds on to may go."""
+        for frozen in self.operators.values():
+            for table in frozen.tables:
+                table.release()
 
 
 @dataclass(frozen=True)
 class GivenUp:
     checkpoint: CheckpointId
     reason: str
+    overflow: bool = False
 
 
 class Subtask:
@@ -72,6 +71,7 @@ class Subtask:
         barriers: Alignment | Counting,
         clock: Clock,
         buffer_timeout_ms: float,
+        inflight_bytes_max: int,
     ) -> None:
         self.id = id
         self.chain = chain
@@ -91,19 +91,27 @@ class Subtask:
         self._next_poll_ms = float("-inf")
         self._paused_by: CheckpointId | None = None
         self._kinds: dict[CheckpointId, SnapshotKind] = {}
-        self._aligning_since_ms: float | None = None
+        self._aligning_since: tuple[float, int] | None = None
+        """When the first channel was blocked, and how many rows had come in by then."""
+        self._inflight_bytes_max = inflight_bytes_max
+        self._recorder: Recorder | None = None
+        self._unrecorded: Taken | None = None
+        """The snapshot whose rows in flight are still being recorded."""
+        self._read_ahead = any(entry.queue for entry in self._inputs)
+        """Something was set aside: it goes before what is still in the channels."""
 
     # ---- the loop
 
     def step(self) -> bool:
         """One piece of work; False when there is nothing to do now."""
+        moved = bool(self.barriers.aside) and self._read_aside()
         if self.outputs.blocked and not self.outputs.flush():
-            return False
+            return moved
         if self.finished:
-            return False
+            return moved
         if self.chain.source is not None:
             return self._step_source()
-        return self._step_inputs()
+        return self._step_inputs() or moved
 
     def _step_source(self) -> bool:
         source = self.chain.source
@@ -124,13 +132,20 @@ class Subtask:
         return True
 
     def _step_inputs(self) -> bool:
-        blocked = self.barriers.blocked
+        if self._read_ahead:
+            if self._step_next(self.barriers.blocked, queued_only=True):
+                return True
+            self._read_ahead = any(entry.queue for entry in self._inputs)
+        return self._step_next(self.barriers.blocked | self.barriers.aside, queued_only=False)
+
+    def _step_next(self, not_now: frozenset[ChannelId], queued_only: bool) -> bool:
+        """Processes a frame of the next channel in turn that has one."""
         count = len(self._inputs)
         for offset in range(count):
             entry = self._inputs[(self._turn + offset) % count]
-            if entry.id in blocked:
+            if entry.id in not_now:
                 continue
-            frame = entry.take()
+            frame = entry.take_queued() if queued_only else entry.take()
             if frame is not None:
                 self._turn = (self._turn + offset + 1) % count
                 self._handle(entry, frame)
@@ -141,11 +156,13 @@ class Subtask:
         if isinstance(frame, Batch):
             rows = frame.data
             if rows.num_rows > self._slice_rows:
-                entry.queue.appendleft(Batch(rows.slice(self._slice_rows)))
+                entry.put_back(rows.slice(self._slice_rows))
+                self._read_ahead = True
                 rows = rows.slice(0, self._slice_rows)
             self._process_timed(rows, entry.port, self._clock.monotonic_ms())
         elif isinstance(frame, Barrier):
-            self._apply(self._rules.on_barrier(self.barriers, entry.id, frame.checkpoint))
+            barrier = (entry.id, frame.checkpoint, frame.urgent)
+            self._apply(self._rules.on_barrier(self.barriers, *barrier))
         elif isinstance(frame, End):
             self._apply(self._rules.on_end(self.barriers, entry.id))
             if not self.barriers.open:
@@ -166,46 +183,111 @@ class Subtask:
         self.outputs.end()
         self.finished = True
 
+    # ---- reading aside
+
+    def _read_aside(self) -> bool:
+        moved = False
+        for entry in self._inputs:
+            for _ in range(FRAMES_ASIDE):
+                if entry.id not in self.barriers.aside:
+                    break
+                frame = entry.channel.try_receive()
+                if frame is None:
+                    break
+                self._set_aside(entry, frame)
+                moved = True
+        return moved
+
+    def _set_aside(self, entry: Input, frame: Frame) -> None:
+        entry.put(frame)
+        self._read_ahead = True
+        if isinstance(frame, Batch):
+            if self._recorder is not None:
+                self._recorder.add(entry.id, frame.data)
+            self._check_overflow()
+        elif isinstance(frame, Barrier):
+            barrier = (entry.id, frame.checkpoint, frame.urgent)
+            self._apply(self._rules.on_barrier_read(self.barriers, *barrier))
+        elif isinstance(frame, End):
+            self._apply(self._rules.on_end_read(self.barriers, entry.id))
+
+    def _check_overflow(self) -> None:
+        """Stopping to read could stop the whole job for ever: a snapshot that grows too large is given up."""
+        queued = sum(entry.bytes_queued for entry in self._inputs)
+        recorded = self._recorder.bytes if self._recorder is not None else 0
+        if max(queued, recorded) > self._inflight_bytes_max:
+            reason = f"subtask {self.id} has more than {self._inflight_bytes_max} bytes in flight"
+            self._apply(self._rules.on_overflow(self.barriers, reason), overflow=True)
+
     # ---- snapshots
 
-    def trigger(self, checkpoint: CheckpointId, kind: SnapshotKind) -> None:
+    def trigger(self, checkpoint: CheckpointId, kind: SnapshotKind, urgent: bool = False) -> None:
         if not self.barriers.is_over(checkpoint):
             self._kinds[checkpoint] = kind
-        self._apply(self._rules.on_trigger(self.barriers, checkpoint))
+        self._apply(self._rules.on_trigger(self.barriers, checkpoint, urgent))
 
     def abort(self, checkpoint: CheckpointId) -> None:
         self._kinds.pop(checkpoint, None)
         self._apply(self._rules.on_abort(self.barriers, checkpoint))
+        self._forget_unrecorded(checkpoint)
         self.outputs.forget_barrier(checkpoint)
         if self._paused_by == checkpoint:
             self._paused_by = None
 
-    def _apply(self, step: tuple[Alignment | Counting, tuple[alignment.Action, ...]]) -> None:
+    def _apply(
+        self,
+        step: tuple[Alignment | Counting, tuple[alignment.Action, ...]],
+        overflow: bool = False,
+    ) -> None:
         self.barriers, actions = step
         for action in actions:
             if isinstance(action, alignment.Take):
-                self._take(action.checkpoint)
+                self._take(action)
+            elif isinstance(action, alignment.Recorded):
+                self._recorded(action.checkpoint)
             elif isinstance(action, alignment.GiveUp):
-                self.news.append(GivenUp(action.checkpoint, action.reason))
+                self._forget_unrecorded(action.checkpoint)
+                self.news.append(GivenUp(action.checkpoint, action.reason, overflow))
         self._note_alignment()
 
     def _note_alignment(self) -> None:
         if not self.barriers.blocked:
-            self._aligning_since_ms = None
-        elif self._aligning_since_ms is None:
-            self._aligning_since_ms = self._clock.monotonic_ms()
+            self._aligning_since = None
+        elif self._aligning_since is None:
+            self._aligning_since = (self._clock.monotonic_ms(), self.chain.rows_in[0])
 
-    def _take(self, checkpoint: CheckpointId) -> None:
-        began_ms = self._clock.monotonic_ms()
+    def _take(self, action: alignment.Take) -> None:
+        checkpoint = action.checkpoint
+        began_ms, rows_in = self._clock.monotonic_ms(), self.chain.rows_in[0]
         operators = self.chain.freeze(checkpoint)
         if not self.finished:
-            self.outputs.barrier(checkpoint)
-        since = began_ms if self._aligning_since_ms is None else self._aligning_since_ms
+            self.outputs.barrier(checkpoint, action.urgent)
+        since_ms, rows_before = self._aligning_since or (began_ms, rows_in)
         sync_ms = self._clock.monotonic_ms() - began_ms
-        self.news.append(
-            Taken(self.id, checkpoint, operators, self.finished, began_ms - since, sync_ms)
-        )
-        self._aligning_since_ms = None
+        waited = (began_ms - since_ms, sync_ms, rows_in - rows_before)
+        taken = Taken(self.id, checkpoint, operators, self.finished, *waited)
+        if action.record:
+            self._unrecorded = taken
+            behind = (entry for entry in self._inputs if entry.id in action.record)
+            self._recorder = Recorder(behind, checkpoint)
+        else:
+            self.news.append(taken)
+        self._aligning_since = None
+        self._note_taken(checkpoint)
+
+    def _recorded(self, checkpoint: CheckpointId) -> None:
+        taken, recorder = self._unrecorded, self._recorder
+        if taken is None or recorder is None or taken.checkpoint != checkpoint:
+            raise InvariantBroken(f"subtask {self.id} recorded {checkpoint} and did not take it")
+        self.news.append(replace(taken, inflight=recorder.rows()))
+        self._unrecorded = self._recorder = None
+
+    def _forget_unrecorded(self, checkpoint: CheckpointId) -> None:
+        if self._unrecorded is not None and self._unrecorded.checkpoint == checkpoint:
+            self._unrecorded.release()
+            self._unrecorded = self._recorder = None
+
+    def _note_taken(self, checkpoint: CheckpointId) -> None:
         if self._kinds.get(checkpoint) is SnapshotKind.STOP and self.chain.source is not None:
             self._paused_by = checkpoint
         self._kinds = {n: kind for n, kind in self._kinds.items() if n > checkpoint}
@@ -214,10 +296,11 @@ class Subtask:
 
     def reading(self) -> list[ChannelId]:
         """Channels whose next frame this subtask would take."""
+        aside = self.barriers.aside
         if self.finished or self.outputs.blocked:
-            return []
-        blocked = self.barriers.blocked
-        return [entry.id for entry in self._inputs if entry.id not in blocked]
+            return sorted(aside)
+        not_now = self.barriers.blocked - aside
+        return [entry.id for entry in self._inputs if entry.id not in not_now]
 
     def wake_ms(self) -> float | None:
         """When a source wants to be asked again."""
@@ -227,9 +310,10 @@ class Subtask:
 
     def close(self) -> None:
         """Gives up the channels; the chain belongs to the attempt."""
+        if self._unrecorded is not None:
+            self._forget_unrecorded(self._unrecorded.checkpoint)
         for entry in self._inputs:
-            entry.queue.clear()
-            entry.channel.close()
+            entry.close()
         self.outputs.close()
 
     def check(self) -> None:
@@ -238,3 +322,6 @@ class Subtask:
             raise InvariantBroken(f"subtask {self.id} finished with open inputs")
         if self.barriers.blocked - self.barriers.open:
             raise InvariantBroken(f"subtask {self.id} blocks channels that have ended")
+        phase = self.barriers.phase if isinstance(self.barriers, Alignment) else None
+        if isinstance(phase, Recording) != (self._unrecorded is not None):
+            raise InvariantBroken(f"subtask {self.id} records rows for no snapshot")

@@ -113,10 +113,10 @@ class Worker:
                 if (mine := self._mine(attempt)) is not None and not mine.running:
                     mine.start(endpoints)
                     self._note(f"attempt {attempt} runs")
-            case Trigger(attempt, checkpoint, kind):
+            case Trigger(attempt, checkpoint, kind, urgent):
                 if (mine := self._mine(attempt)) is not None:
-                    self._note(f"trigger {checkpoint} {kind}")
-                    mine.trigger(checkpoint, kind)
+                    self._note(f"trigger {checkpoint} {kind}{' at once' if urgent else ''}")
+                    mine.trigger(checkpoint, kind, urgent)
             case Abort(attempt, checkpoint):
                 if (mine := self._mine(attempt)) is not None:
                     self._note(f"abort {checkpoint}")

@@ -18,6 +18,8 @@ class Batch:
 @dataclass(frozen=True, slots=True)
 class Barrier:
     checkpoint: CheckpointId
+    urgent: bool = False
+    """Unaligned: whoever meets it takes the snapshot at once."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,29 +1,54 @@
-"""Exactly once: when a subtask takes its snapshot, and which channels it does not read meanwhile.
+"""Exactly once: when a subtask takes its snapshot, and which channels it does not process meanwhile.
 
-Theory of operation. Barrier n splits every channel into what belongs to snapshot n and what does not. A subtask
-may take snapshot n when it has processed everything before barrier n on every open channel, and nothing behind
-it on any. So a channel that has delivered barrier n is *blocked*: it is not read until all open channels have
-delivered n. A channel that has ended owes nothing. A subtask without open channels (a source, or one whose inputs
-have all ended) has no barrier to wait for: it goes by the trigger that the coordinator announces to everyone.
+Theory of operation. Barrier n splits every channel into what belongs to snapshot n and what does not.
 
-A barrier may be late, from a snapshot that was aborted or overtaken: it is let go. A barrier newer than the one
-being aligned shows that the older one can no longer come on that channel: the older one is given up.
+*Aligned.* A subtask may take snapshot n when it has processed everything before barrier n on every open channel, and
+nothing behind it on any. So a channel that has delivered barrier n is *blocked* until all open channels have. A
+channel that has ended owes nothing. A subtask without open channels (a source, or one whose inputs have all ended)
+has no barrier to wait for: it goes by the trigger that the coordinator announces to everyone.
+
+*Unaligned*, or *urgent*. The snapshot is taken at once, and the rows before barrier n on the channels that still owe
+it become part of it: the subtask is *recording*. Such a channel is read *aside*, into a queue, as fast as frames
+come, until its barrier or its end is there; what is in the queue is processed in order, meanwhile or later. A
+*pointwise* channel (broadcast, forward) always aligns: while one owes, only these are processed and the others are
+read aside, then the snapshot is taken.
+
+So there are two moments in the life of a frame: it is *read* into a queue, and it is *processed*. Where nothing is
+read aside they are one, and only processing is told.
+
+A barrier may be late, from a snapshot that was aborted or overtaken: it is let go. A barrier newer than the one being
+aligned or recorded shows that the older one can no longer come on that channel: the older one is given up.
 
 Every function takes a state and an event and returns the next state and what to do; nothing is changed in place.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TypeAlias
 
 from penstock.protocol.ids import NO_CHECKPOINT, ChannelId, CheckpointId
 
+_NONE: frozenset[ChannelId] = frozenset()
+
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """Take the snapshot now: freeze the state, put the barrier behind what was emitted, on every output."""
+    """Take the snapshot now: freeze the state, put the barrier behind what was emitted, on every output.
+
+    `record` has the channels whose queues, up to this barrier, belong to the snapshot. If the subtask is recording
+    afterwards the snapshot is whole with `Recorded`, otherwise at once."""
+
+    checkpoint: CheckpointId
+    urgent: bool = False
+    record: frozenset[ChannelId] = _NONE
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """The last channel has delivered its barrier: all that was in flight is there."""
 
     checkpoint: CheckpointId
 
@@ -48,7 +73,7 @@ class Ignored:
     why: Why
 
 
-Action: TypeAlias = Take | GiveUp | Ignored
+Action: TypeAlias = Take | Recorded | GiveUp | Ignored
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,115 +83,247 @@ class Idle:
 
 @dataclass(frozen=True, slots=True)
 class Aligning:
-    """Some channels have delivered the barrier of `checkpoint` and are blocked."""
+    """Some channels have delivered the barrier of `checkpoint` and are blocked. `urgent`: it waits for pointwise
+    channels only."""
 
     checkpoint: CheckpointId
     delivered: frozenset[ChannelId]
+    urgent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """The snapshot is taken; what these channels bring before their barrier is still to become part of it."""
+
+    checkpoint: CheckpointId
+    waiting: frozenset[ChannelId]
 
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """`open` has the channels that have not ended; `last` is the newest snapshot taken or given up;
-    `dead` has aborted ids above `last`; `announced` those that were triggered and not taken."""
+    """`open` has the channels whose end was not processed; `last` is the newest snapshot taken or given up; `dead` has
+    aborted ids above `last`; `announced` those that were triggered and not taken."""
 
     open: frozenset[ChannelId]
-    phase: Idle | Aligning = Idle()
+    phase: Idle | Aligning | Recording = Idle()
     last: CheckpointId = NO_CHECKPOINT
     dead: frozenset[CheckpointId] = frozenset()
     announced: frozenset[CheckpointId] = frozenset()
+    pointwise: frozenset[ChannelId] = _NONE
+    """Channels that always align."""
+    read: Mapping[ChannelId, CheckpointId] = field(default_factory=dict)
+    """The newest barrier that was read aside, by channel."""
+    end_read: frozenset[ChannelId] = _NONE
+    """Channels whose end was read aside."""
 
     @property
     def blocked(self) -> frozenset[ChannelId]:
-        if isinstance(self.phase, Aligning):
-            return self.phase.delivered & self.open
-        return frozenset()
+        """Nothing of these channels may be processed now."""
+        phase = self.phase
+        if not isinstance(phase, Aligning):
+            return _NONE
+        if phase.urgent:
+            return (phase.delivered | (self.open - self.pointwise)) & self.open
+        return phase.delivered & self.open
+
+    @property
+    def aside(self) -> frozenset[ChannelId]:
+        """These channels are read into their queues, whatever else the subtask waits for."""
+        match self.phase:
+            case Recording(_, waiting):
+                return waiting
+            case Aligning(checkpoint, delivered, True):
+                return self._owing(checkpoint, self.open - delivered - self.pointwise)
+            case _:
+                return _NONE
 
     @property
     def pending(self) -> frozenset[CheckpointId]:
-        """Snapshots this subtask knows of and has not taken."""
-        if isinstance(self.phase, Aligning):
-            return self.announced | {self.phase.checkpoint}
-        return self.announced
+        """Snapshots this subtask knows of and has not finished."""
+        if isinstance(self.phase, Idle):
+            return self.announced
+        return self.announced | {self.phase.checkpoint}
 
     def is_over(self, checkpoint: CheckpointId) -> bool:
         return checkpoint <= self.last or checkpoint in self.dead
+
+    def _owing(
+        self, checkpoint: CheckpointId, channels: frozenset[ChannelId]
+    ) -> frozenset[ChannelId]:
+        """Those that have not brought this barrier, nor their end, as far as they were read."""
+        return frozenset(
+            c for c in channels - self.end_read if self.read.get(c, NO_CHECKPOINT) < checkpoint
+        )
 
 
 Step: TypeAlias = tuple[Alignment, tuple[Action, ...]]
 
 
-def on_trigger(state: Alignment, checkpoint: CheckpointId) -> Step:
-    """The coordinator has announced a snapshot."""
-    if state.is_over(checkpoint):
+# ---- from the coordinator
+
+
+def on_trigger(state: Alignment, checkpoint: CheckpointId, urgent: bool = False) -> Step:
+    """The coordinator has announced a snapshot; `urgent`: it is not to wait for barriers."""
+    if state.is_over(checkpoint) or _is_older(state, checkpoint):
         return state, (Ignored(Why.STALE),)
+    given_up: tuple[Action, ...] = ()
+    if urgent or isinstance(state.phase, Recording):
+        state, given_up = _without_older(state, checkpoint, f"{checkpoint} was triggered")
     if not state.open:
-        return _taken(state, checkpoint), (Take(checkpoint),)
+        return _taken(state, checkpoint), (*given_up, Take(checkpoint, urgent))
+    if urgent:
+        after, actions = _hurry(state, checkpoint)
+        return after, (*given_up, *actions)
     if checkpoint in state.announced:
-        return state, (Ignored(Why.REPEATED),)
-    return replace(state, announced=state.announced | {checkpoint}), (Ignored(Why.ANNOUNCED),)
-
-
-def on_barrier(state: Alignment, channel: ChannelId, checkpoint: CheckpointId) -> Step:
-    """A barrier has come out of a channel."""
-    if state.is_over(checkpoint):
-        return state, (Ignored(Why.STALE),)
-    match state.phase:
-        case Idle():
-            return _delivered(state, channel, Aligning(checkpoint, frozenset()))
-        case Aligning(current, _) if checkpoint < current:
-            return state, (Ignored(Why.STALE),)
-        case Aligning(current, _) if checkpoint == current:
-            return _delivered(state, channel, state.phase)
-        case Aligning(current, _):
-            older = replace(_given_up(state, current), phase=Idle())
-            after, actions = _delivered(older, channel, Aligning(checkpoint, frozenset()))
-            return after, (GiveUp(current, f"barrier {checkpoint} overtook it"), *actions)
-
-
-def on_end(state: Alignment, channel: ChannelId) -> Step:
-    """A channel has ended: it owes no barrier any more."""
-    if channel not in state.open:
-        return state, (Ignored(Why.REPEATED),)
-    state = replace(state, open=state.open - {channel})
-    if isinstance(state.phase, Aligning) and state.open <= state.phase.delivered:
-        return _take_with_announced(state, state.phase.checkpoint)
-    return _take_with_announced(state, None)
+        return state, (*given_up, Ignored(Why.REPEATED))
+    after = replace(state, announced=state.announced | {checkpoint})
+    return after, (*given_up, Ignored(Why.ANNOUNCED))
 
 
 def on_abort(state: Alignment, checkpoint: CheckpointId) -> Step:
     """The coordinator has given a snapshot up: its barriers, wherever they are, start nothing."""
-    if state.is_over(checkpoint):
-        return state, (Ignored(Why.STALE),)
     phase = state.phase
-    if isinstance(phase, Aligning) and phase.checkpoint == checkpoint:
-        phase = Idle()
+    current = not isinstance(phase, Idle) and phase.checkpoint == checkpoint
+    if current:
+        state = replace(state, phase=Idle())
+    if state.is_over(checkpoint):
+        return state, () if current else (Ignored(Why.STALE),)
     after = replace(
         state,
-        phase=phase,
         dead=state.dead | {checkpoint},
         announced=state.announced - {checkpoint},
     )
     return after, ()
 
 
-def _delivered(state: Alignment, channel: ChannelId, phase: Aligning) -> Step:
-    delivered = phase.delivered | {channel}
-    if state.open <= delivered:
-        return _taken(state, phase.checkpoint), (Take(phase.checkpoint),)
-    return replace(state, phase=replace(phase, delivered=delivered)), (Ignored(Why.WAITING),)
+def on_overflow(state: Alignment, reason: str) -> Step:
+    """More is in flight than a snapshot may hold: the one under way is given up."""
+    if isinstance(state.phase, Idle):
+        return state, (Ignored(Why.STALE),)
+    checkpoint = state.phase.checkpoint
+    return replace(_given_up(state, checkpoint), phase=Idle()), (GiveUp(checkpoint, reason),)
 
 
-def _take_with_announced(state: Alignment, aligned: CheckpointId | None) -> Step:
-    """Takes the aligned snapshot, and all announced ones in order of their ids if no channel is left."""
-    due = [] if aligned is None else [aligned]
-    if not state.open:
-        due += sorted(n for n in state.announced if n != aligned)
-    actions: list[Action] = []
-    for checkpoint in sorted(due):
+# ---- frames that are processed
+
+
+def on_barrier(
+    state: Alignment, channel: ChannelId, checkpoint: CheckpointId, urgent: bool = False
+) -> Step:
+    """A barrier has come out of a channel, or of its queue, and is next to be processed."""
+    if state.is_over(checkpoint) or _is_older(state, checkpoint):
+        return state, (Ignored(Why.STALE),)
+    state, given_up = _without_older(state, checkpoint, f"barrier {checkpoint} overtook it")
+    phase = state.phase if isinstance(state.phase, Aligning) else Aligning(checkpoint, _NONE)
+    phase = replace(phase, delivered=phase.delivered | {channel}, urgent=phase.urgent or urgent)
+    after, actions = _take_if_due(replace(state, phase=phase))
+    return after, (*given_up, *actions)
+
+
+def on_end(state: Alignment, channel: ChannelId) -> Step:
+    """The end of a channel is processed: it owes no barrier any more."""
+    if channel not in state.open:
+        return state, (Ignored(Why.REPEATED),)
+    state = replace(
+        state,
+        open=state.open - {channel},
+        end_read=state.end_read - {channel},
+        read={c: n for c, n in state.read.items() if c != channel},
+    )
+    actions: tuple[Action, ...] = ()
+    if isinstance(state.phase, Aligning):
+        state, actions = _take_if_due(state)
+    return _take_announced(state, actions)
+
+
+# ---- frames that are read aside
+
+
+def on_barrier_read(
+    state: Alignment, channel: ChannelId, checkpoint: CheckpointId, urgent: bool
+) -> Step:
+    """A barrier was read into the queue of its channel."""
+    newest = max(checkpoint, state.read.get(channel, NO_CHECKPOINT))
+    state = replace(state, read={**state.read, channel: newest})
+    phase = state.phase
+    if isinstance(phase, Idle) or checkpoint < phase.checkpoint:
+        return state, (Ignored(Why.STALE),)
+    if checkpoint == phase.checkpoint:
+        return _delivered_aside(state, channel)
+    state, given_up = _without_older(state, checkpoint, f"barrier {checkpoint} overtook it")
+    if not urgent or state.is_over(checkpoint):
+        return state, given_up
+    after, actions = _hurry(state, checkpoint)
+    return after, (*given_up, *actions)
+
+
+def on_end_read(state: Alignment, channel: ChannelId) -> Step:
+    """The end of a channel was read into its queue: it brings no barrier any more."""
+    return _delivered_aside(replace(state, end_read=state.end_read | {channel}), channel)
+
+
+# ---- steps
+
+
+def _is_older(state: Alignment, checkpoint: CheckpointId) -> bool:
+    return not isinstance(state.phase, Idle) and checkpoint < state.phase.checkpoint
+
+
+def _without_older(
+    state: Alignment, checkpoint: CheckpointId, reason: str
+) -> tuple[Alignment, tuple[Action, ...]]:
+    """A snapshot that is under way and older can never be whole any more."""
+    phase = state.phase
+    if isinstance(phase, Idle) or phase.checkpoint >= checkpoint:
+        return state, ()
+    after = replace(_given_up(state, phase.checkpoint), phase=Idle())
+    return after, (GiveUp(phase.checkpoint, reason),)
+
+
+def _hurry(state: Alignment, checkpoint: CheckpointId) -> Step:
+    """Take the snapshot as soon as the pointwise channels have delivered."""
+    if any(n > checkpoint for n in state.read.values()):
+        after = replace(_given_up(state, checkpoint), phase=Idle())
+        return after, (GiveUp(checkpoint, "a newer barrier is there already"),)
+    phase = state.phase if isinstance(state.phase, Aligning) else Aligning(checkpoint, _NONE)
+    return _take_if_due(replace(state, phase=replace(phase, urgent=True)))
+
+
+def _take_if_due(state: Alignment) -> Step:
+    phase = state.phase
+    if not isinstance(phase, Aligning):
+        return state, (Ignored(Why.STALE),)
+    owed = state.open - phase.delivered
+    if not owed:
+        return _taken(state, phase.checkpoint), (Take(phase.checkpoint, phase.urgent),)
+    if not phase.urgent or owed & state.pointwise:
+        return state, (Ignored(Why.WAITING),)
+    take = Take(phase.checkpoint, True, owed)
+    waiting = state._owing(phase.checkpoint, owed)
+    after = _taken(state, phase.checkpoint)
+    if not waiting:
+        return after, (take, Recorded(phase.checkpoint))
+    return replace(after, phase=Recording(phase.checkpoint, waiting)), (take,)
+
+
+def _delivered_aside(state: Alignment, channel: ChannelId) -> Step:
+    phase = state.phase
+    if not isinstance(phase, Recording) or channel not in phase.waiting:
+        return state, (Ignored(Why.WAITING),)
+    waiting = phase.waiting - {channel}
+    if waiting:
+        return replace(state, phase=replace(phase, waiting=waiting)), (Ignored(Why.WAITING),)
+    return replace(state, phase=Idle()), (Recorded(phase.checkpoint),)
+
+
+def _take_announced(state: Alignment, actions: tuple[Action, ...]) -> Step:
+    """Where no channel is left, all announced snapshots are due, in order of their ids."""
+    taken = list(actions)
+    for checkpoint in sorted(state.announced) if not state.open else ():
         if not state.is_over(checkpoint):
             state = _taken(state, checkpoint)
-            actions.append(Take(checkpoint))
-    return state, tuple(actions)
+            taken.append(Take(checkpoint))
+    return state, tuple(taken)
 
 
 def _taken(state: Alignment, checkpoint: CheckpointId) -> Alignment:

@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 from penstock.protocol.commit import CommitPermit
 from penstock.protocol.ids import NO_CHECKPOINT, AttemptId, CheckpointId, SubtaskId
-from penstock.protocol.messages import SnapshotKind
+from penstock.protocol.messages import Live, SnapshotKind
 from penstock.protocol.recovery import IDS_RESERVED
 from penstock.protocol.snapshot import SubtaskSnapshot
 
@@ -34,6 +34,9 @@ class CoordinatorConfig:
     max_concurrent: int = 1
     tolerable_failures: int = 0
     keep: int = 2
+    unaligned: bool = False
+    aligned_timeout_ms: float | None = None
+    """A checkpoint that is not complete after so long becomes unaligned."""
 
 
 class Reason(StrEnum):
@@ -43,6 +46,7 @@ class Reason(StrEnum):
     DECLINED = "a subtask declined it"
     SUBSUMED = "a newer one completed first"
     ATTEMPT_ENDED = "the attempt it belonged to ended"
+    OVERFLOW = "more rows were in flight than it may hold"
     NOT_DURABLE = "its metadata could not be written"
     STOPPED = "the job is being stopped"
 
@@ -58,6 +62,9 @@ class Collecting:
     triggered_ms: float
     owed: frozenset[SubtaskId]
     acks: Acks
+    urgent: bool = False
+    expedite_ms: float | None = None
+    """When it becomes urgent by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +83,15 @@ Unfinished: TypeAlias = Collecting | Persisting
 @dataclass(frozen=True, slots=True)
 class SendTrigger:
     """To every worker: the announcement goes to everyone, not to sources alone."""
+
+    checkpoint: CheckpointId
+    kind: SnapshotKind
+    urgent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Expedite:
+    """To every worker: this snapshot takes too long to align, and is urgent from now on."""
 
     checkpoint: CheckpointId
     kind: SnapshotKind
@@ -157,6 +173,7 @@ class Ignored:
 
 Action: TypeAlias = (
     SendTrigger
+    | Expedite
     | SendAbort
     | Persist
     | Completed
@@ -195,6 +212,7 @@ class Coordinator:
         """The kind of a last snapshot, once one is wanted: nothing else is triggered from then on."""
         self._done_kind: SnapshotKind | None = None
         self._requests = 0
+        self._align_next = False
         self._next_periodic_ms: float | None = None
         self._last_end_ms: float | None = None
 
@@ -213,6 +231,7 @@ class Coordinator:
         self.failures_in_a_row = 0
         self.last_kind = self._done_kind = None
         self._requests = 0
+        self._align_next = False
         if self.config.every_ms is not None:
             self._next_periodic_ms = now_ms + self.config.every_ms
         return self.tick(now_ms)
@@ -253,6 +272,10 @@ class Coordinator:
             if now_ms >= pending.triggered_ms + self.config.timeout_ms:
                 detail = f"{self.config.timeout_ms} ms"
                 actions += self._abort(pending, Reason.TIMEOUT, detail, now_ms)
+            elif pending.expedite_ms is not None and now_ms >= pending.expedite_ms:
+                hurried = replace(pending, urgent=True, expedite_ms=None)
+                self.unfinished[pending.checkpoint] = hurried
+                actions.append(Expedite(pending.checkpoint, pending.kind))
         while self._is_due(now_ms):
             if self.ids_until is not None and self.next_id >= self.ids_until:
                 return [*actions, FailAttempt(self._out_of_ids())]
@@ -268,6 +291,7 @@ class Coordinator:
     def wake_ms(self, now_ms: float) -> float | None:
         """When `tick` has something to do next, if nothing else happens: always later than now."""
         times = [p.triggered_ms + self.config.timeout_ms for p in self._collecting()]
+        times += [p.expedite_ms for p in self._collecting() if p.expedite_ms is not None]
         if self.attempt is not None and len(self.unfinished) < self.config.max_concurrent:
             times.append(self._pause_ends_ms())
             if self._next_periodic_ms is not None and self.last_kind is None:
@@ -297,13 +321,23 @@ class Coordinator:
         checkpoint = self.next_id
         self.next_id = CheckpointId(checkpoint + 1)
         kind = self.last_kind or SnapshotKind.CHECKPOINT
+        urgent, expedite_ms = self._hurry(kind, now_ms)
         self.unfinished[checkpoint] = Collecting(
-            checkpoint, kind, now_ms, self.attempt.subtasks, {}
+            checkpoint, kind, now_ms, self.attempt.subtasks, {}, urgent, expedite_ms
         )
         self._requests = max(0, self._requests - 1)
         if self.config.every_ms is not None:
             self._next_periodic_ms = now_ms + self.config.every_ms
-        return [SendTrigger(checkpoint, kind)]
+        return [SendTrigger(checkpoint, kind, urgent)]
+
+    def _hurry(self, kind: SnapshotKind, now_ms: float) -> tuple[bool, float | None]:
+        """Only plain checkpoints are ever unaligned, and none that follows one which held too much."""
+        align, self._align_next = self._align_next, False
+        if align or kind is not SnapshotKind.CHECKPOINT:
+            return False, None
+        if self.config.unaligned or self.config.aligned_timeout_ms is None:
+            return self.config.unaligned, None
+        return False, now_ms + self.config.aligned_timeout_ms
 
     # ---- answers
 
@@ -337,14 +371,21 @@ class Coordinator:
         return [Persist(checkpoint, pending.kind, pending.triggered_ms, acks)]
 
     def declined(
-        self, attempt: AttemptId, checkpoint: CheckpointId, reason: str, now_ms: float
+        self,
+        attempt: AttemptId,
+        checkpoint: CheckpointId,
+        reason: str,
+        now_ms: float,
+        overflow: bool = False,
     ) -> list[Action]:
         pending = self.unfinished.get(checkpoint)
         if not isinstance(pending, Collecting):
             return [Ignored(Late.UNKNOWN)]
         if self.attempt is None or attempt != self.attempt.id:
             return [Ignored(Late.OTHER_ATTEMPT)]
-        actions = self._abort(pending, Reason.DECLINED, reason, now_ms)
+        self._align_next |= overflow
+        why = Reason.OVERFLOW if overflow else Reason.DECLINED
+        actions = self._abort(pending, why, reason, now_ms)
         return actions + self.tick(now_ms)
 
     def persisted(
@@ -428,6 +469,6 @@ class Coordinator:
     def newest_completed(self) -> CheckpointId:
         return self.completed[-1] if self.completed else NO_CHECKPOINT
 
-    def live(self) -> tuple[tuple[CheckpointId, SnapshotKind], ...]:
+    def live(self) -> tuple[Live, ...]:
         """Snapshots that subtasks may still have to take."""
-        return tuple((p.checkpoint, p.kind) for p in self._collecting())
+        return tuple(Live(p.checkpoint, p.kind, p.urgent) for p in self._collecting())

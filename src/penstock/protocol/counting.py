@@ -30,6 +30,10 @@ class Counting:
         return frozenset()
 
     @property
+    def aside(self) -> frozenset[ChannelId]:
+        return frozenset()
+
+    @property
     def pending(self) -> frozenset[CheckpointId]:
         return self.announced | frozenset(self.counts)
 
@@ -40,7 +44,8 @@ class Counting:
 Step: TypeAlias = tuple[Counting, tuple[Action, ...]]
 
 
-def on_trigger(state: Counting, checkpoint: CheckpointId) -> Step:
+def on_trigger(state: Counting, checkpoint: CheckpointId, urgent: bool = False) -> Step:  # noqa: ARG001
+    """Nothing is ever urgent here: no barrier is waited for with a blocked channel."""
     if state.is_over(checkpoint):
         return state, (Ignored(Why.STALE),)
     if not state.open:
@@ -50,7 +55,12 @@ def on_trigger(state: Counting, checkpoint: CheckpointId) -> Step:
     return replace(state, announced=state.announced | {checkpoint}), (Ignored(Why.ANNOUNCED),)
 
 
-def on_barrier(state: Counting, channel: ChannelId, checkpoint: CheckpointId) -> Step:
+def on_barrier(
+    state: Counting,
+    channel: ChannelId,
+    checkpoint: CheckpointId,
+    urgent: bool = False,  # noqa: ARG001
+) -> Step:
     if state.is_over(checkpoint):
         return state, (Ignored(Why.STALE),)
     delivered = state.counts.get(checkpoint, frozenset()) | {channel}

@@ -23,6 +23,15 @@ class SnapshotKind(StrEnum):
     """Sources pause behind its barrier; the job ends when it is committed."""
 
 
+@dataclass(frozen=True, slots=True)
+class Live:
+    """A snapshot that subtasks may still have to take. `urgent`: at once, with what is in flight (unaligned)."""
+
+    checkpoint: CheckpointId
+    kind: SnapshotKind
+    urgent: bool = False
+
+
 # ---- from the job manager to a worker
 
 
@@ -59,6 +68,8 @@ class Trigger:
     attempt: AttemptId
     checkpoint: CheckpointId
     kind: SnapshotKind
+    urgent: bool = False
+    """Said again, with this set, of a snapshot that takes too long to align."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +91,7 @@ class Sync:
     """Level-triggered repetition of Trigger, Abort and Notify."""
 
     attempt: AttemptId
-    live: tuple[tuple[CheckpointId, SnapshotKind], ...]
+    live: tuple[Live, ...]
     newest: CheckpointId
     """The newest id ever triggered: what is older and not live is dead, what is newer is not known here yet."""
     completed: CheckpointId
@@ -121,6 +132,8 @@ class Decline:
     reason: str
     traceback: str = ""
     """Where code of the job raised, if that was it."""
+    overflow: bool = False
+    """More was in flight than a snapshot may hold: the next one should be aligned."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 A subtask's snapshot is a list of operator snapshots. Each has keyed state, as references to blocks in a
 file (or, where small, the bytes themselves), and `plain` data: source positions by lane, pre-committed
-transactions. Plain data is what JSON can say; nothing here is code.
+transactions. An unaligned snapshot also has the rows that were in flight. Plain data is what JSON can say; nothing
+here is code.
 """
 
 from __future__ import annotations
@@ -56,11 +57,26 @@ class OperatorSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class InFlight:
+    """Rows that were on their way to this subtask when an unaligned snapshot was taken, in order: those that came
+    from subtask `source` for input `port` of `operator`, the first of its chain. They are processed first after a
+    restore. Key groups mean nothing in these blocks."""
+
+    operator: str
+    port: int
+    source: int
+    segment: Segment
+
+
+@dataclass(frozen=True, slots=True)
 class Timings:
     alignment_ms: float = 0.0
     sync_ms: float = 0.0
     async_ms: float = 0.0
     bytes_written: int = 0
+    inflight_bytes: int = 0
+    alignment_rows: int = 0
+    """Rows processed between the first barrier and the snapshot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,3 +87,4 @@ class SubtaskSnapshot:
     operators: Mapping[str, OperatorSnapshot]
     finished: bool = False
     timings: Timings = Timings()
+    inflight: tuple[InFlight, ...] = ()

@@ -72,33 +72,44 @@ def read_blocks(segment: Segment, groups: range, fetch: Fetch) -> Iterator[pa.Re
 
     `fetch(offset, length)` reads bytes counted from the segment's start. Raises `CheckpointCorrupt` when what it
     gives is not what was written."""
-    schema = _read_schema(segment)
+    schema = read_schema(segment)
+    _check_grouped(segment, schema)
     for block in segment.blocks:
         if block.last_group < groups.start or block.first_group >= groups.stop:
             continue
-        batch = _read_block(segment, block, schema, fetch)
+        batch = read_batch(segment, block, schema, fetch)
+        _check_rows(batch, block, _place(segment, block))
         if block.first_group < groups.start or block.last_group >= groups.stop:
             batch = _rows_in(batch, groups)
         if batch.num_rows:
             yield batch
 
 
-def _read_schema(segment: Segment) -> pa.Schema:
+def read_schema(segment: Segment) -> pa.Schema:
     where = f"the schema of state {segment.state!r}"
     if len(segment.schema) > SCHEMA_BYTES_MAX:
         raise CheckpointCorrupt(f"{where} has {len(segment.schema)} bytes: it is damaged")
     try:
-        schema = pa.ipc.read_schema(pa.py_buffer(segment.schema))
+        return pa.ipc.read_schema(pa.py_buffer(segment.schema))
     except (pa.ArrowException, OSError, EOFError, ValueError) as error:
         raise CheckpointCorrupt(f"{where} cannot be read: {error}") from error
+
+
+def _check_grouped(segment: Segment, schema: pa.Schema) -> None:
     index = schema.get_field_index(GROUP_COLUMN)
     if index < 0 or schema.field(index).type != pa.uint16():
-        raise CheckpointCorrupt(f"{where} has no column {GROUP_COLUMN!r} of type uint16")
-    return schema
+        raise CheckpointCorrupt(
+            f"the schema of state {segment.state!r} has no column {GROUP_COLUMN!r} of type uint16"
+        )
 
 
-def _read_block(segment: Segment, block: Block, schema: pa.Schema, fetch: Fetch) -> pa.RecordBatch:
-    where = f"state {segment.state!r} at {segment.file or 'inline'}[{block.offset}:+{block.length}]"
+def _place(segment: Segment, block: Block) -> str:
+    return f"state {segment.state!r} at {segment.file or 'inline'}[{block.offset}:+{block.length}]"
+
+
+def read_batch(segment: Segment, block: Block, schema: pa.Schema, fetch: Fetch) -> pa.RecordBatch:
+    """One block, verified and validated."""
+    where = _place(segment, block)
     if not 0 < block.length <= BLOCK_BYTES_MAX or block.offset < 0:
         raise CheckpointCorrupt(
             f"{where}: no block has such a place or length; the metadata is damaged"
@@ -113,7 +124,6 @@ def _read_block(segment: Segment, block: Block, schema: pa.Schema, fetch: Fetch)
         batch.validate(full=True)
     except (pa.ArrowException, OSError, EOFError, ValueError) as error:
         raise CheckpointCorrupt(f"{where}: not a record batch of this state: {error}") from error
-    _check_rows(batch, block, where)
     return batch
 
 

@@ -8,7 +8,7 @@ dataclass of its own beside a function that makes a `Manifest` of it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from penstock.errors import CheckpointCorrupt, InvariantBroken
 from penstock.protocol.ids import NO_CHECKPOINT, AttemptId, CheckpointId
@@ -16,7 +16,8 @@ from penstock.protocol.messages import SnapshotKind
 from penstock.protocol.snapshot import Block, OperatorSnapshot, Segment, SubtaskSnapshot
 from penstock.wire import document, paths
 
-VERSION = 1
+VERSION = 2
+"""Version 1 had no rows in flight."""
 MAX_PARALLELISM_MAX = 32768
 
 _KIND = "penstock-checkpoint"
@@ -71,7 +72,9 @@ def encode(manifest: Manifest) -> bytes:
 
 def decode(data: bytes, name: str) -> Manifest:
     """The manifest in these bytes, wholly checked; `name` says where they are from, for errors."""
-    manifest: Manifest = document.read(data, _KIND, {VERSION: Manifest}, name)
+    manifest: Manifest = document.read(data, _KIND, {1: Manifest, VERSION: Manifest}, name)
+    if manifest.version == 1:
+        manifest = replace(manifest, version=VERSION)
     problem = _first_problem(manifest)
     if problem:
         raise CheckpointCorrupt(f"{name}: not a valid manifest: {problem}")
@@ -90,6 +93,8 @@ def _segments(manifest: Manifest) -> Iterator[Segment]:
     for snapshot in manifest.snapshots:
         for operator in snapshot.operators.values():
             yield from operator.segments
+        for inflight in snapshot.inflight:
+            yield inflight.segment
 
 
 def _first_problem(manifest: Manifest) -> str | None:
@@ -134,6 +139,13 @@ def _snapshot_problems(
         if name not in known:
             yield f"{below}: not in the list of operators"
         yield from _operator_problems(operator, manifest.max_parallelism, below)
+    for i, inflight in enumerate(snapshot.inflight):
+        below = f"{where}.inflight[{i}]"
+        if inflight.operator not in snapshot.operators:
+            yield f"{below}: to operator {inflight.operator!r}, which this subtask does not have"
+        if inflight.port < 0 or not 0 <= inflight.source < manifest.parallelism:
+            yield f"{below}: there is no such channel"
+        yield from _segment_problems(inflight.segment, manifest.max_parallelism, below)
 
 
 def _operator_problems(operator: OperatorSnapshot, groups: int, where: str) -> Iterator[str]:

@@ -240,7 +240,7 @@ class Checkers:
         coordinator = manager.coordinator
         if len(coordinator.unfinished) > coordinator.config.max_concurrent:
             self._violation("I26", f"{len(coordinator.unfinished)} snapshots are pending")
-        pending = [n for n, _ in coordinator.live()]
+        pending = [entry.checkpoint for entry in coordinator.live()]
         if pending and min(pending) < coordinator.newest_completed:
             self._violation("I8", f"{pending} pending below {coordinator.newest_completed}")
         for info in manager.history.checkpoints[:HISTORY_WATCHED]:

@@ -38,7 +38,7 @@ FRAME_BYTES_MAX = (1 << 31) - 1
 ALIGNED_FROM_BYTES = 16 << 10
 """A frame above the 8 KiB read buffer of ZeroMQ gets aligned memory of its own; others start anywhere."""
 _HEADER = struct.Struct("<BQQ")
-_BATCH, _BARRIER, _END = 0, 1, 2
+_BATCH, _BARRIER, _END, _URGENT_BARRIER = 0, 1, 2, 3
 _EVENTS, _POLLIN, _POLLOUT = int(zmq.EVENTS), int(zmq.POLLIN), int(zmq.POLLOUT)
 _NOBLOCK, _SNDMORE = int(zmq.NOBLOCK), int(zmq.SNDMORE)
 
@@ -175,7 +175,8 @@ class ZmqOutput:
         if isinstance(frame, Batch):
             self._send_batch(frame.data)
         elif isinstance(frame, Barrier):
-            socket.send(_HEADER.pack(_BARRIER, self._sequence, frame.checkpoint), _NOBLOCK)
+            kind = _URGENT_BARRIER if frame.urgent else _BARRIER
+            socket.send(_HEADER.pack(kind, self._sequence, frame.checkpoint), _NOBLOCK)
         else:
             socket.send(_HEADER.pack(_END, self._sequence, 0), _NOBLOCK)
             self._ended = True
@@ -229,7 +230,9 @@ class ZmqInput:
         self._sequence = sequence + 1
         if kind == _BATCH:
             return Batch(_read(socket.recv(_NOBLOCK, copy=False), self._schema))
-        return Barrier(CheckpointId(checkpoint)) if kind == _BARRIER else End()
+        if kind == _END:
+            return End()
+        return Barrier(CheckpointId(checkpoint), urgent=kind == _URGENT_BARRIER)
 
     def _keep(self, socket: Any) -> None:
         for other in self.sockets:

@@ -1,0 +1,100 @@
+"""What comes into a subtask: channels, what was taken off them ahead of its turn, and the rows in flight.
+
+An unaligned snapshot holds the rows that are still on their way. A channel that owes the barrier is read aside, into
+its queue, and what it brings is recorded; the queue is processed in order, before the channel is read again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from penstock.ports.channel import Barrier, Batch, Frame, InputChannel
+from penstock.protocol.ids import ChannelId, CheckpointId
+
+
+@dataclass
+class Input:
+    """A channel with its port; `queue` has what was taken off it and not processed yet."""
+
+    id: ChannelId
+    port: int
+    channel: InputChannel
+    queue: deque[Frame] = field(default_factory=deque)
+    bytes_queued: int = 0
+
+    def take(self) -> Frame | None:
+        """The next frame to process."""
+        return self.take_queued() if self.queue else self.channel.try_receive()
+
+    def take_queued(self) -> Frame | None:
+        if not self.queue:
+            return None
+        frame = self.queue.popleft()
+        self.bytes_queued -= _bytes(frame)
+        return frame
+
+    def put(self, frame: Frame) -> None:
+        """Sets a frame aside that was read ahead of its turn."""
+        self.queue.append(frame)
+        self.bytes_queued += _bytes(frame)
+
+    def put_back(self, rest: pa.RecordBatch) -> None:
+        """What a slice left of a batch is next."""
+        frame = Batch(rest)
+        self.queue.appendleft(frame)
+        self.bytes_queued += _bytes(frame)
+
+    def queued_before(self, checkpoint: CheckpointId) -> Iterable[pa.RecordBatch]:
+        """The rows in the queue that belong to a snapshot: all that stand before its barrier."""
+        for frame in self.queue:
+            if isinstance(frame, Barrier) and frame.checkpoint == checkpoint:
+                return
+            if isinstance(frame, Batch):
+                yield frame.data
+
+    def close(self) -> None:
+        self.queue.clear()
+        self.channel.close()
+
+
+@dataclass(frozen=True)
+class ChannelRows:
+    """Rows in flight on one channel, in order."""
+
+    port: int
+    source: int
+    batches: Sequence[pa.RecordBatch]
+
+
+class Recorder:
+    """Collects the rows in flight of one snapshot."""
+
+    def __init__(self, inputs: Iterable[Input], checkpoint: CheckpointId) -> None:
+        """Begins with what these inputs have queued."""
+        self.bytes = 0
+        self._inputs: dict[ChannelId, Input] = {}
+        self._rows: dict[ChannelId, list[pa.RecordBatch]] = {}
+        for entry in inputs:
+            self._inputs[entry.id] = entry
+            self._rows[entry.id] = []
+            for batch in entry.queued_before(checkpoint):
+                self.add(entry.id, batch)
+
+    def add(self, channel: ChannelId, batch: pa.RecordBatch) -> None:
+        self._rows[channel].append(batch)
+        self.bytes += batch.nbytes
+
+    def rows(self) -> tuple[ChannelRows, ...]:
+        return tuple(
+            ChannelRows(self._inputs[channel].port, channel.source, batches)
+            for channel, batches in sorted(self._rows.items())
+            if batches
+        )
+
+
+def _bytes(frame: Frame) -> int:
+    return frame.data.nbytes if isinstance(frame, Batch) else 0

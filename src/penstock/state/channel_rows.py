@@ -1,0 +1,52 @@
+"""Rows in flight as bytes: an Arrow IPC stream, one block with a checksum per batch, in the order of the channel.
+
+The same stream as that of state (`segments`), without key groups: a channel's rows are read back whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+import xxhash
+
+from penstock.errors import CheckpointCorrupt
+from penstock.protocol.snapshot import Block, Segment
+from penstock.state.frozen import Encoded
+from penstock.state.segments import END_OF_STREAM, Fetch, read_batch, read_schema
+
+STATE = "in flight"
+
+
+def encode_rows(batches: Sequence[pa.RecordBatch]) -> Encoded:
+    """All batches have the schema of the first."""
+    head = memoryview(batches[0].schema.serialize())
+    chunks, blocks, offset = [head], [], head.nbytes
+    for batch in batches:
+        data = memoryview(batch.serialize())
+        digest = xxhash.xxh3_128_hexdigest(data)
+        blocks.append(Block(0, 0, batch.num_rows, offset, data.nbytes, digest))
+        chunks.append(data)
+        offset += data.nbytes
+    chunks.append(memoryview(END_OF_STREAM))
+    return Encoded(STATE, bytes(head), tuple(chunks), tuple(blocks))
+
+
+def read_rows(segment: Segment, schema: pa.Schema, fetch: Fetch) -> Iterator[pa.RecordBatch]:
+    """The verified batches, in order. They must have the schema that the channel has now."""
+    found = read_schema(segment)
+    if not found.equals(schema):
+        raise CheckpointCorrupt(
+            f"the rows in flight have the columns {_shown(found)}, and the job now sends {_shown(schema)} there"
+        )
+    for block in segment.blocks:
+        batch = read_batch(segment, block, found, fetch)
+        if batch.num_rows != block.rows:
+            raise CheckpointCorrupt(
+                f"{batch.num_rows} rows in flight where {block.rows} were written"
+            )
+        yield batch
+
+
+def _shown(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema)
