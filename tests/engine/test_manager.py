@@ -21,7 +21,7 @@ from penstock.protocol import restart
 from penstock.protocol.coordinator import CoordinatorConfig
 from penstock.protocol.ids import AttemptId, CheckpointId, WorkerId
 from penstock.protocol.lifecycle import LifecycleConfig, Outcome
-from penstock.protocol.messages import Drop, Failed, Notify, ToWorker
+from penstock.protocol.messages import Drop, Failed, Notify, ToWorker, Trigger
 from penstock.storage.memory import MemoryStore
 from penstock.wire import manifest as manifests
 from penstock.wire import paths
@@ -256,8 +256,9 @@ def test_a_second_driver_goes_on_where_the_first_was_killed() -> None:
     second = Job(NumberSource(500), sink, store=store, driver="driver-b")
     assert second.run() is Outcome.FINISHED
     assert sink.numbers == list(range(500))
-    used = [info.id for info in first.manager.history.checkpoints]
-    assert min(info.id for info in second.manager.history.checkpoints) > max(used)
+    used = [message.checkpoint for message in first.workers.sent if isinstance(message, Trigger)]
+    new = [message.checkpoint for message in second.workers.sent if isinstance(message, Trigger)]
+    assert min(new) > max(used)
 
 
 def test_a_driver_that_was_replaced_stops_and_commits_nothing_more() -> None:

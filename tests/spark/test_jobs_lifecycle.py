@@ -53,12 +53,18 @@ def test_a_stopped_job_goes_on_without_loss_and_a_finished_one_writes_nothing_tw
     assert job.status == "stopped" and 0 < program.rows() < ROWS
     assert job.checkpoints()[0].kind == "stop"
     last_id, before = job.checkpoints()[0].id, program.rows()
+    taken, stopped_at = jobs.completed(job), job.checkpoints()[0].path
 
     job = program.start()
     with jobs.running(job):
         jobs.finish(job)
     assert job.status == "finished" and program.rows() > before
-    assert min(each.id for each in job.checkpoints()) > last_id, "ids never go back"
+    ids = [each.id for each in job.checkpoints()]
+    assert ids == sorted(ids, reverse=True) and ids[0] > last_id, "ids never go back"
+    assert last_id in ids, "C6: what the driver before saw is still told"
+    summary = job.checkpoint_summary()
+    assert summary.completed == jobs.completed(job) + taken and summary.restored == 1
+    assert summary.restored_from == stopped_at
     program.check()
 
     job = program.start()

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Protocol
 
-from penstock.api.records import CheckpointInfo, ExceptionInfo, WorkerInfo
+from penstock.api.records import CheckpointInfo, CheckpointSummary, ExceptionInfo, WorkerInfo
 from penstock.errors import ConfigError, JobFailed
 from penstock.plan.duration import parse_duration_ms
 
@@ -42,6 +42,8 @@ class JobControl(Protocol):
     def checkpoints(self) -> Sequence[CheckpointInfo]:
         """Newest first."""
         ...
+
+    def checkpoint_summary(self) -> CheckpointSummary: ...
 
     def exceptions(self) -> Sequence[ExceptionInfo]:
         """Newest first."""
@@ -112,8 +114,12 @@ class Job:
         return True
 
     def checkpoints(self) -> list[CheckpointInfo]:
-        """Newest first."""
+        """The last thousand, newest first, with those that earlier drivers of this job took."""
         return list(self._control.checkpoints())
+
+    def checkpoint_summary(self) -> CheckpointSummary:
+        """How many checkpoints completed and failed in the life of the job; how long they took, how large they were."""
+        return self._control.checkpoint_summary()
 
     def metrics(self) -> dict[str, float]:
         """Numbers by name."""

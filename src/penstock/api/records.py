@@ -2,6 +2,20 @@
 
 from __future__ import annotations
 
-from penstock.engine.records import CheckpointInfo, ExceptionInfo, SubtaskInfo, WorkerInfo
+from penstock.engine.records import (
+    CheckpointInfo,
+    CheckpointSummary,
+    ExceptionInfo,
+    Spread,
+    SubtaskInfo,
+    WorkerInfo,
+)
 
-__all__ = ["CheckpointInfo", "ExceptionInfo", "SubtaskInfo", "WorkerInfo"]
+__all__ = [
+    "CheckpointInfo",
+    "CheckpointSummary",
+    "ExceptionInfo",
+    "Spread",
+    "SubtaskInfo",
+    "WorkerInfo",
+]

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+from penstock.engine.history_files import HistoryFiles
 from penstock.errors import CheckpointCorrupt, JobFenced, StorageError
 from penstock.ports.store import CheckpointStore
 from penstock.protocol import recovery
@@ -83,6 +84,10 @@ class CheckpointFiles:
         self._own: AttemptId | None = None
         self._mine: set[AttemptId] = set()
         """All attempts of this driver: it knows itself which ids they have used."""
+
+    def history(self) -> HistoryFiles:
+        """The past of the job, in the same directory."""
+        return HistoryFiles(self._store)
 
     # ---- claiming
 

@@ -1,16 +1,27 @@
-"""The past of a job, for people: its checkpoints and its failures, newest first, within limits."""
+"""The past of a job, for people: its checkpoints and its failures, newest first, within limits.
+
+`History` knows what this driver sees and what earlier ones wrote down; `history_log` keeps it in the job's directory.
+"""
 
 from __future__ import annotations
 
-from collections import deque
+from collections.abc import Iterable
 from dataclasses import replace
 
-from penstock.engine.records import CheckpointInfo, ExceptionInfo, SubtaskInfo
+from penstock.engine.records import (
+    CheckpointInfo,
+    CheckpointSummary,
+    ExceptionInfo,
+    SubtaskInfo,
+    Totals,
+)
+from penstock.engine.summary import summarize
 from penstock.plan.physical import PhysicalPlan
 from penstock.protocol.coordinator import Aborted, Acks, Completed
 from penstock.protocol.ids import CheckpointId
 from penstock.protocol.messages import SnapshotKind
 from penstock.redaction import redacted
+from penstock.wire.manifest import Manifest
 
 CHECKPOINTS_KEPT = 1_000
 EXCEPTIONS_KEPT = 100
@@ -24,33 +35,34 @@ class History:
             task.number: tuple(link.node.name for link in task.links) for task in plan.tasks
         }
         self._pending: dict[CheckpointId, CheckpointInfo] = {}
-        self._ended: deque[CheckpointInfo] = deque(maxlen=CHECKPOINTS_KEPT)
+        self._ended: tuple[CheckpointInfo, ...] = ()
+        self._past = Totals()
+        self._own = Totals()
+        self._unsaved: list[CheckpointInfo] = []
         self.checkpoints: tuple[CheckpointInfo, ...] = ()
         self.exceptions: tuple[ExceptionInfo, ...] = ()
-        self.completed_total = 0
-        self.aborted_total = 0
+        self.past_id = 0
+        """The newest checkpoint that an earlier driver wrote down."""
+
+    # ---- what happens
 
     def triggered(self, checkpoint: CheckpointId, kind: SnapshotKind, wall_ms: float) -> None:
         self._pending[checkpoint] = CheckpointInfo(checkpoint, str(kind), "pending", wall_ms, None)
         self._publish()
 
     def completed(self, event: Completed, path: str | None) -> None:
-        subtasks = self._subtasks(event.acks)
-        written = sum(entry.bytes_written for entry in subtasks)
-        self.completed_total += 1
+        self._own = replace(self._own, completed=self._own.completed + 1)
         self._end(
             event.permit.checkpoint,
             status="completed",
             duration_ms=event.ended_ms - event.triggered_ms,
-            bytes_full=written,
-            bytes_incremental=written,
             path=path,
-            subtasks=subtasks,
+            **self._sizes(event.acks),
         )
 
     def aborted(self, event: Aborted) -> None:
-        detail = f": {event.detail}" if event.detail else ""
-        self.aborted_total += 1
+        detail = f": {redacted(event.detail)}" if event.detail else ""
+        self._own = replace(self._own, aborted=self._own.aborted + 1)
         self._end(
             event.checkpoint,
             status="aborted",
@@ -64,28 +76,121 @@ class History:
         )
         self.exceptions = (shown, *self.exceptions)[:EXCEPTIONS_KEPT]
 
+    def restored(self, path: str | None) -> None:
+        """An attempt goes on from this checkpoint."""
+        count = self._own.restored + 1
+        self._own = replace(self._own, restored=count, restored_from=path)
+
+    # ---- what earlier drivers wrote down
+
+    def remember(self, past: Iterable[CheckpointInfo], totals: Totals) -> None:
+        """Puts what earlier drivers saw below what this one has seen."""
+        own = {info.id for info in self._ended}
+        older = [info for info in past if info.id not in own]
+        self.past_id = max((info.id for info in older), default=self.past_id)
+        self._past = totals
+        self._ended = _newest((*older, *self._ended))
+        self._publish()
+
+    def add_missing(self, manifest: Manifest, path: str | None) -> None:
+        """A checkpoint that exists and that its driver had no time to write down."""
+        if self.find(manifest.checkpoint) is not None:
+            return
+        acks = {snapshot.subtask: snapshot for snapshot in manifest.snapshots}
+        info = CheckpointInfo(
+            manifest.checkpoint,
+            str(manifest.kind),
+            "completed",
+            manifest.trigger_ms,
+            manifest.completed_ms - manifest.trigger_ms,
+            path=path,
+            **self._sizes(acks),  # type: ignore[arg-type]
+        )
+        self._past = replace(self._past, completed=self._past.completed + 1)
+        self.past_id = max(self.past_id, info.id)
+        self._ended = _newest((info, *self._ended))
+        self._unsaved.append(info)
+        self._publish()
+
+    def take_unsaved(self) -> tuple[CheckpointInfo, ...]:
+        """What ended since this was asked the last time."""
+        taken, self._unsaved = tuple(self._unsaved), []
+        return taken
+
+    @property
+    def has_unsaved(self) -> bool:
+        return bool(self._unsaved)
+
+    # ---- what people ask
+
+    @property
+    def totals(self) -> Totals:
+        """Over all drivers."""
+        past, own = self._past, self._own
+        return Totals(
+            past.completed + own.completed,
+            past.aborted + own.aborted,
+            past.restored + own.restored,
+            own.restored_from if own.restored else past.restored_from,
+        )
+
+    @property
+    def completed_total(self) -> int:
+        """Of this driver alone."""
+        return self._own.completed
+
+    @property
+    def aborted_total(self) -> int:
+        """Of this driver alone."""
+        return self._own.aborted
+
+    def summary(self) -> CheckpointSummary:
+        return summarize(self.checkpoints, self.totals)
+
     def find(self, checkpoint: int) -> CheckpointInfo | None:
         return next((info for info in self.checkpoints if info.id == checkpoint), None)
+
+    # ---- small things
 
     def _end(self, checkpoint: CheckpointId, **changes: object) -> None:
         info = self._pending.pop(checkpoint, None)
         if info is not None:
-            self._ended.append(replace(info, **changes))  # type: ignore[arg-type]
+            ended = replace(info, **changes)  # type: ignore[arg-type]
+            self._ended = (*self._ended, ended)[-CHECKPOINTS_KEPT:]
+            self._unsaved = [*self._unsaved, ended][-CHECKPOINTS_KEPT:]
             self._publish()
 
     def _publish(self) -> None:
         pending = [info for _, info in sorted(self._pending.items(), reverse=True)]
         self.checkpoints = (*pending, *reversed(self._ended))
 
+    def _sizes(self, acks: Acks) -> dict[str, object]:
+        subtasks = self._subtasks(acks)
+        written = sum(entry.bytes_written for entry in subtasks)
+        return {
+            "bytes_full": written,
+            "bytes_incremental": written,
+            "inflight_bytes": sum(entry.inflight_bytes for entry in subtasks),
+            "subtasks": subtasks,
+        }
+
     def _subtasks(self, acks: Acks) -> tuple[SubtaskInfo, ...]:
         return tuple(
             SubtaskInfo(
-                self._operators[subtask.task],
+                self._operators.get(subtask.task, ()),
                 subtask.index,
                 snapshot.timings.alignment_ms,
                 snapshot.timings.sync_ms,
                 snapshot.timings.async_ms,
                 snapshot.timings.bytes_written,
+                snapshot.timings.inflight_bytes,
+                snapshot.timings.alignment_rows,
             )
             for subtask, snapshot in sorted(acks.items())
         )
+
+
+def _newest(infos: Iterable[CheckpointInfo]) -> tuple[CheckpointInfo, ...]:
+    """Each once, in order, as many as are kept."""
+    by_id = {info.id: info for info in infos}
+    return tuple(info for _, info in sorted(by_id.items()))[-CHECKPOINTS_KEPT:]

@@ -15,6 +15,10 @@ class SubtaskInfo:
     sync_ms: float
     async_ms: float
     bytes_written: int
+    inflight_bytes: int = 0
+    """Rows that were on their way to it and are part of an unaligned checkpoint."""
+    alignment_rows: int = 0
+    """Rows that it processed between the first barrier and its snapshot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,50 @@ class CheckpointInfo:
     failure: str | None = None
     """Why it was aborted."""
     subtasks: tuple[SubtaskInfo, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """How often what happened, over the whole life of a job and all its drivers."""
+
+    completed: int = 0
+    aborted: int = 0
+    restored: int = 0
+    restored_from: str | None = None
+    """The path of the checkpoint that the job went on from the last time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How a number is spread over the completed checkpoints of the history."""
+
+    min: float
+    avg: float
+    max: float
+    p50: float
+    p90: float
+    p99: float
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointSummary:
+    """All checkpoints of a job together, as `job.checkpoint_summary()` gives them. A spread is None as long as no
+    checkpoint has completed. Times of subtasks are those of the slowest in each checkpoint."""
+
+    completed: int
+    aborted: int
+    pending: int
+    restored: int
+    """How often the job went on from a checkpoint."""
+    restored_from: str | None
+    """The path of the one that it went on from the last time."""
+    duration_ms: Spread | None = None
+    bytes_full: Spread | None = None
+    bytes_incremental: Spread | None = None
+    inflight_bytes: Spread | None = None
+    alignment_ms: Spread | None = None
+    sync_ms: Spread | None = None
+    async_ms: Spread | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@
         chk-<n>/_metadata              written last: checkpoint n exists if and only if this does
         shared/<id>                    state that several checkpoints refer to
         taskowned/...                  files that the coordinator never deletes
+        history/<attempt>-<page>       the past of the job, for people; nothing depends on it
 
 Functions that read a name back are strict: a name that is not exactly as it would be written is None, so a
 stray file in the folder is never mistaken for one of ours.
@@ -26,9 +27,11 @@ JOB = "job.json"
 OWNER_FOLDER = "owner"
 SHARED_FOLDER = "shared"
 TASKOWNED_FOLDER = "taskowned"
+HISTORY_FOLDER = "history"
 
 _JOB_ID_CHARS_MAX = 100
 _ATTEMPT_DIGITS = 10
+_PAGE_DIGITS = 10
 
 _NUMBER = r"0|[1-9][0-9]{0,17}"
 _POSITIVE = r"[1-9][0-9]{0,17}"
@@ -41,6 +44,7 @@ _WORKER_FILE = re.compile(rf"chk-({_POSITIVE})/({_NUMBER})-({_NUMBER})")
 _OWNER = re.compile(rf"{OWNER_FOLDER}/([0-9]{{{_ATTEMPT_DIGITS}}})")
 _RESTORED = re.compile(rf"{OWNER_FOLDER}/([0-9]{{{_ATTEMPT_DIGITS}}})-restored")
 _SHARED = re.compile(rf"{SHARED_FOLDER}/({_PART})")
+_HISTORY = re.compile(rf"{HISTORY_FOLDER}/([0-9]{{{_ATTEMPT_DIGITS}}})-([0-9]{{{_PAGE_DIGITS}}})")
 _TASKOWNED = re.compile(rf"{TASKOWNED_FOLDER}/({_PART}(?:/{_PART})*)")
 
 
@@ -109,6 +113,13 @@ def restored(attempt: AttemptId) -> str:
     return f"{owner(attempt)}-restored"
 
 
+def history(attempt: AttemptId, page: int) -> str:
+    """Unique per driver, which uses the number of its first attempt; names sort like time."""
+    writer = owner(attempt).removeprefix(f"{OWNER_FOLDER}/")
+    number = f"{_not_negative(page, 'a page'):0{_PAGE_DIGITS}d}"
+    return _checked(_HISTORY, f"{HISTORY_FOLDER}/{writer}-{number}")
+
+
 def shared(file: str) -> str:
     """The name of a file that several checkpoints may refer to; `file` is unique for ever."""
     return _checked(_SHARED, f"{SHARED_FOLDER}/{file}")
@@ -154,6 +165,10 @@ def restored_of(name: str) -> AttemptId | None:
     return AttemptId(int(found[1])) if found else None
 
 
+def is_history(name: str) -> bool:
+    return _HISTORY.fullmatch(name) is not None
+
+
 def shared_of(name: str) -> str | None:
     found = _SHARED.fullmatch(name)
     return found[1] if found else None
@@ -161,7 +176,7 @@ def shared_of(name: str) -> str | None:
 
 def is_known(name: str) -> bool:
     """True for every name that a job can have written; clean-up leaves all others alone."""
-    patterns = (_METADATA, _WORKER_FILE, _OWNER, _RESTORED, _SHARED, _TASKOWNED)
+    patterns = (_METADATA, _WORKER_FILE, _OWNER, _RESTORED, _SHARED, _TASKOWNED, _HISTORY)
     return name == JOB or any(pattern.fullmatch(name) for pattern in patterns)
 
 

@@ -11,7 +11,12 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 from penstock.engine.manager import JobManager
-from penstock.engine.records import CheckpointInfo, ExceptionInfo, WorkerInfo
+from penstock.engine.records import (
+    CheckpointInfo,
+    CheckpointSummary,
+    ExceptionInfo,
+    WorkerInfo,
+)
 from penstock.errors import JobFailed, PlanError
 from penstock.protocol.lifecycle import Outcome
 from penstock.shells.spark.background import ThreadBackground
@@ -125,6 +130,9 @@ class DriverLoop:
     def checkpoints(self) -> Sequence[CheckpointInfo]:
         return self._manager.history.checkpoints
 
+    def checkpoint_summary(self) -> CheckpointSummary:
+        return self._manager.history.summary()
+
     def exceptions(self) -> Sequence[ExceptionInfo]:
         return self._manager.history.exceptions
 
@@ -150,7 +158,8 @@ class DriverLoop:
         self._ask(self._manager.request_checkpoint)
 
         def found() -> CheckpointInfo | None:
-            later = [i for i in self.checkpoints() if i.id > newest and i.status != "pending"]
+            known = max(newest, self._manager.history.past_id)
+            later = [i for i in self.checkpoints() if i.id > known and i.status != "pending"]
             return later[-1] if later else None
 
         with self._changed:

@@ -15,6 +15,7 @@ from penstock.api.config import CheckpointConfig, JobSettings
 from penstock.api.job import Job
 from penstock.connectors.base import Sink
 from penstock.engine.checkpoint_files import CheckpointFiles, RestoreWish
+from penstock.engine.durable import QUEUES
 from penstock.engine.manager import JobManager, ManagerConfig
 from penstock.engine.spec import JobSpec, Mode
 from penstock.errors import CheckpointCorrupt, ConfigError, LaunchError, PlanError
@@ -75,7 +76,7 @@ def start_job(graph: LogicalGraph, spark: Any, settings: JobSettings) -> Job:
     except BaseException:
         release()
         raise
-    background = ThreadBackground(threads=3, wake=workers.wake)
+    background = ThreadBackground(threads=QUEUES, wake=workers.wake)
     manager = JobManager(
         spec,
         _manager_config(settings, wish, is_local(session.sparkContext)),

@@ -1,0 +1,90 @@
+"""All that a job keeps in its directory, written and deleted in the background.
+
+There are three queues, and each has one piece of work under way at most. `storage` has what must be in order: claims,
+metadata, the last clean-up. Clean-up and history have one each, so that neither can hold up a checkpoint, however slow
+or broken the store is for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from penstock.engine.checkpoint_files import CheckpointFiles, RestorePoint
+from penstock.engine.cleaning import CleanUp, retains
+from penstock.engine.history import History
+from penstock.engine.history_log import HistoryLog
+from penstock.engine.later import Later
+from penstock.engine.persisting import Persister
+from penstock.engine.serial import Serial
+from penstock.engine.spec import JobSpec
+from penstock.ports.background import Background
+from penstock.ports.clock import Clock
+from penstock.protocol.coordinator import Coordinator
+from penstock.protocol.ids import CheckpointId
+from penstock.protocol.lifecycle import Outcome
+from penstock.wire.manifest import Manifest
+
+QUEUES = 3
+"""So many pieces of work may be under way: the background needs a thread for each."""
+
+
+class Durable:
+    def __init__(
+        self,
+        spec: JobSpec,
+        retain: str,
+        files: CheckpointFiles,
+        history: History,
+        storage: Serial,
+        background: Background,
+        later: Later,
+        clock: Clock,
+    ) -> None:
+        self._retain = retain
+        self._cleaning = Serial(background)
+        self._over = False
+        self._persister = Persister(files, storage, later, clock, lambda: self._over)
+        self._clean_up = CleanUp(spec.job, files, storage, self._cleaning, later, clock)
+        pages, queue = files.history(), Serial(background)
+        self._log = HistoryLog(spec.job, spec.location, history, pages, queue)
+
+    def begin(self) -> None:
+        self._log.begin()
+
+    def tick(self, now_ms: float) -> None:
+        self._log.tick(now_ms)
+
+    def claimed(self, point: RestorePoint) -> None:
+        self._log.restored(point)
+
+    def persist(
+        self,
+        manifest: Manifest,
+        settled: Callable[[bool], None],
+        refused: Callable[[BaseException], None],
+    ) -> None:
+        """Makes a checkpoint exist: see `Persister`."""
+        self._persister.persist(manifest, settled, refused)
+
+    def discard(self, checkpoint: CheckpointId) -> None:
+        """A snapshot was given up."""
+        self._clean_up.discard(checkpoint)
+
+    def delete(self, checkpoints: Iterable[CheckpointId]) -> None:
+        """Completed checkpoints are no longer kept."""
+        self._clean_up.delete(checkpoints)
+
+    def job_ended(self, outcome: Outcome, coordinator: Coordinator, began: bool) -> None:
+        """`began`: an attempt was claimed, so that there may be something to clean up."""
+        self._over = True
+        if not began:
+            return
+        if retains(self._retain, outcome):
+            self._log.finish()
+            self._clean_up.at_end(coordinator, everything=False)
+        else:
+            self._log.abandon(lambda: self._clean_up.at_end(coordinator, everything=True))
+
+    @property
+    def idle(self) -> bool:
+        return self._cleaning.idle and self._log.idle
