@@ -182,21 +182,23 @@ class FileCommitter(SinkCommitter):
         if transaction is None:
             return
         wanted = _parse(transaction)
-        if not self._is_committed(wanted):
-            self._move(wanted)
-        self._folder.settle(wanted.final)
-        self._folder.delete(wanted.staged)
+        if self._is_committed(wanted) or not self._move(wanted):
+            self._folder.settle(wanted.final)
+            self._folder.delete(wanted.staged)
 
-    def _move(self, wanted: Transaction) -> None:
-        """Somebody who was taken for dead may be committing the same at this very moment: what counts is that the
-        file is there in the end."""
+    def _move(self, wanted: Transaction) -> bool:
+        """False when somebody else was faster: one who was taken for dead may be committing the same at this very
+        moment. What counts is that the file is there in the end."""
         size = self._folder.size(wanted.staged)
+        moved = False
         if size == wanted.bytes_total:
+            size = None
             with suppress(FileNotFoundError):
                 self._folder.move(wanted.staged, wanted.final)
-            size = None
+                moved = True
         if not self._is_committed(wanted):
             raise self._lost(wanted, size)
+        return moved
 
     def abort_others(self, keep: Sequence[Plain]) -> None:
         kept = {_parse(each).staged for each in keep if each is not None}
