@@ -39,6 +39,48 @@ def test_an_error_of_the_user_s_is_a_message_and_not_a_traceback(tmp_path: Path)
     assert "SchemaError" in done.stderr
     assert "'w'" in done.stderr
     assert "Traceback" not in done.stderr
+    assert f'File "{tmp_path}/bad.py", line 2, in <module>' in done.stderr
+    assert ".key_by('w')" in done.stderr
+    assert "src/penstock" not in done.stderr and "runpy" not in done.stderr
+
+
+def test_any_other_exception_is_shown_by_the_program_s_own_frames(tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text(
+        "import penstock as pen\n"
+        "def divide(row):\n"
+        "    return (1 // row.v,)\n"
+        "pen.from_rows([(0,)], 'v BIGINT').map(divide).show()\n"
+    )
+    done = run("run", "bad.py", folder=tmp_path)
+    assert done.returncode == 1
+    frames = [line.strip() for line in done.stderr.splitlines() if line.startswith("  File")]
+    assert frames == [
+        f'File "{tmp_path}/bad.py", line 4, in <module>',
+        f'File "{tmp_path}/bad.py", line 3, in divide',
+    ]
+    assert done.stderr.splitlines()[-1].startswith("ZeroDivisionError")
+
+
+def test_a_schema_that_does_not_fit_is_shown_with_the_function_that_is_to_blame(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "bad.py").write_text(
+        "import penstock as pen\n"
+        "def short(row):\n"
+        "    return ()\n"
+        "pen.from_rows([(0,)], 'v BIGINT').map(short).show()\n"
+    )
+    done = run("run", "bad.py", folder=tmp_path)
+    assert done.returncode == 1
+    assert "SchemaError: map-2: the function returned 0 values for 1 columns" in done.stderr
+    assert (
+        f"the function of 'map-2' is in File \"{tmp_path}/bad.py\", line 2, in short" in done.stderr
+    )
+
+
+def test_the_exit_code_of_the_program_is_that_of_the_command(tmp_path: Path) -> None:
+    (tmp_path / "ends.py").write_text("raise SystemExit(7)\n")
+    assert run("run", "ends.py", folder=tmp_path).returncode == 7
 
 
 def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:

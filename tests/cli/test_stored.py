@@ -151,3 +151,51 @@ def test_a_folder_that_is_no_job_gets_a_hint(command: str, root: Path, tmp_path:
     assert "is not the folder of a Penstock job" in call(command, str(nowhere), code=1)
     assert not nowhere.exists(), "looking must not make anything"
     assert "no completed checkpoint" in call(command, str(root / "chk-4"), code=1)
+
+
+def test_a_newest_checkpoint_that_cannot_be_read_is_not_passed_over_in_silence(root: Path) -> None:
+    """T5: an older one is shown, and it is said that it is one."""
+    flip_a_bit(root / "chk-7/_metadata", 200)
+    found = call_json("inspect", str(root))
+    assert found["id"] == 3
+    assert [each["id"] for each in found["damaged"]] == [7]
+    shown = call("inspect", str(root))
+    assert "damaged chk-7/_metadata" in shown
+    assert "not the newest checkpoint: 1 newer cannot be read. Shown is 3" in shown
+    assert call_json("inspect", str(root / "chk-3"))["damaged"] == []
+
+
+def test_an_older_damaged_checkpoint_does_not_make_the_newest_an_old_one(root: Path) -> None:
+    flip_a_bit(root / "chk-3/_metadata", 200)
+    assert call_json("inspect", str(root))["damaged"] == []
+    assert "not the newest" not in call("inspect", str(root))
+
+
+# ---- errors for programs
+
+
+@pytest.mark.parametrize("command", ["checkpoints", "inspect", "verify"])
+def test_an_error_is_a_json_object_where_json_was_asked_for(command: str, root: Path) -> None:
+    told = call_json(command, str(root / "chk-4"), code=1)
+    assert told["kind"] == "ConfigError"
+    assert "no completed checkpoint" in told["error"]
+
+
+def test_wrong_use_is_a_json_object_too_where_json_was_asked_for() -> None:
+    told = call_json("inspect", code=2)
+    assert "PATH" in told["error"]
+    told = call_json("inspekt", code=2)
+    assert "inspekt" in told["error"]
+    assert '"error"' not in call("inspect", code=2)
+
+
+def test_an_error_nobody_thought_of_is_a_json_object_too(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(path: str) -> dict[str, Any]:
+        raise ZeroDivisionError("of ours")
+
+    monkeypatch.setattr("penstock.cli.stored.list_checkpoints", broken)
+    told = call_json("checkpoints", str(root), code=1)
+    assert told["error"] == "ZeroDivisionError: of ours"
+    assert "Traceback" in call("checkpoints", str(root), code=1)

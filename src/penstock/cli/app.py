@@ -1,14 +1,8 @@
-"""The commands. Each does its work elsewhere; here is what a person types and what comes back.
-
-With `--json` the last line on standard output is one JSON object, and everything else goes to standard error.
-"""
+"""The commands. Each does its work elsewhere; here is what a person types and what comes back (`answers`)."""
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,9 +10,10 @@ import typer
 from rich.console import Console
 
 import penstock
-from penstock.errors import PenstockError
+from penstock.cli.answers import FAILED, Commands, answering
 
 app = typer.Typer(
+    cls=Commands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -26,7 +21,12 @@ app = typer.Typer(
 )
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
-INTERRUPTED = 130
+JobPath = Annotated[
+    str, typer.Argument(metavar="PATH", help="A job's folder: <checkpoint directory>/<job>.")
+]
+CheckpointPath = Annotated[
+    str, typer.Argument(metavar="PATH", help="A checkpoint (.../chk-7), or a job's folder.")
+]
 
 
 @app.callback(invoke_without_command=True)
@@ -49,13 +49,11 @@ def demo(
     """Keep accounts while workers are killed, and prove that the books balance."""
     from penstock.cli.demo import Options, run_demo
 
-    console = _console(as_json)
-    with _clean_errors(console):
-        result = run_demo(Options(rows, rate, kills, parallelism), console)
-    if as_json:
-        _print_json(result)
+    with answering(as_json) as answer:
+        result = run_demo(Options(rows, rate, kills, parallelism), answer.console)
+        answer.give(result)
     if not (result["books_balance"] and result["exactly_once"]):
-        raise typer.Exit(1)
+        raise typer.Exit(FAILED)
 
 
 @app.command(
@@ -69,87 +67,44 @@ def run(
     """Run a program. What follows its name is passed on to it."""
     from penstock.cli.program import run_program
 
-    with _clean_errors(Console(stderr=True)):
+    with answering(stderr=True):
         run_program(program, list(context.args))
 
 
 @app.command()
-def checkpoints(
-    path: Annotated[str, typer.Argument(help="A job's folder: <checkpoint directory>/<job>.")],
-    as_json: AsJson = False,
-) -> None:
+def checkpoints(path: JobPath, as_json: AsJson = False) -> None:
     """List the completed checkpoints of a job."""
     from penstock.cli.stored import list_checkpoints, show_checkpoints
 
-    console = _console(as_json)
-    with _clean_errors(console):
-        found = list_checkpoints(path)
-    show_checkpoints(found, console)
-    if as_json:
-        _print_json(found)
+    _look(path, as_json, list_checkpoints, show_checkpoints)
 
 
 @app.command()
-def inspect(
-    path: Annotated[str, typer.Argument(help="A checkpoint (.../chk-7), or a job's folder.")],
-    as_json: AsJson = False,
-) -> None:
+def inspect(path: CheckpointPath, as_json: AsJson = False) -> None:
     """Show what is in one checkpoint: operators, subtasks, state and its size."""
     from penstock.cli.stored import describe_checkpoint, show_checkpoint
 
-    console = _console(as_json)
-    with _clean_errors(console):
-        found = describe_checkpoint(path)
-    show_checkpoint(found, console)
-    if as_json:
-        _print_json(found)
+    _look(path, as_json, describe_checkpoint, show_checkpoint)
 
 
 @app.command()
-def verify(
-    path: Annotated[str, typer.Argument(help="A checkpoint (.../chk-7), or a job's folder.")],
-    as_json: AsJson = False,
-) -> None:
+def verify(path: CheckpointPath, as_json: AsJson = False) -> None:
     """Read every block of state and check it. Exit code 1 when anything is damaged."""
-    from penstock.cli.verify import verify_path
+    from penstock.cli.verify import show_verified, verify_path
 
-    console = _console(as_json)
-    with _clean_errors(console):
-        result = verify_path(path)
-    for problem in result["problems"]:
-        console.print(
-            f"[bold red]damaged[/] {problem['file']}: {problem['reason']}", soft_wrap=True
-        )
-    console.print(
-        f"{result['checkpoints']} checkpoints, {result['blocks']} blocks, {result['bytes']:,} bytes: "
-        f"{len(result['problems'])} problems"
-    )
-    if as_json:
-        _print_json(result)
-    if result["problems"]:
-        raise typer.Exit(1)
+    if _look(path, as_json, verify_path, show_verified)["problems"]:
+        raise typer.Exit(FAILED)
 
 
-# ---- helpers
-
-
-def _console(as_json: bool) -> Console:
-    return Console(stderr=as_json, highlight=False)
-
-
-def _print_json(value: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(value) + "\n")
-    sys.stdout.flush()
-
-
-@contextmanager
-def _clean_errors(console: Console) -> Iterator[None]:
-    """An error that a user can mend is a message, not a traceback."""
-    try:
-        yield
-    except PenstockError as error:
-        console.print(f"{type(error).__name__}: {error}", style="red", markup=False, soft_wrap=True)
-        raise typer.Exit(1) from error
-    except KeyboardInterrupt:
-        console.print("interrupted; everything was cleaned up")
-        raise typer.Exit(INTERRUPTED) from None
+def _look(
+    path: str,
+    as_json: bool,
+    find: Callable[[str], dict[str, Any]],
+    show: Callable[[dict[str, Any], Console], None],
+) -> dict[str, Any]:
+    """What all commands do that only read: find, show, give."""
+    with answering(as_json) as answer:
+        found = find(path)
+        show(found, answer.console)
+        answer.give(found)
+    return found

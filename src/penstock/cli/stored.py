@@ -26,8 +26,12 @@ from penstock.wire.manifest import Manifest
 class Damaged:
     """A manifest that cannot be read."""
 
+    checkpoint: CheckpointId
     name: str
     reason: str
+
+    def told(self) -> dict[str, Any]:
+        return {"id": self.checkpoint, "file": self.name, "reason": self.reason}
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,7 @@ def open_stored(path: str) -> Stored:
         for name in names
         if (checkpoint := paths.metadata_of(name)) is not None and chosen in (None, checkpoint)
     )
-    read = [_read(store, name) for _, name in found]
+    read = [_read(store, checkpoint, name) for checkpoint, name in found]
     whole = tuple(entry for entry in read if isinstance(entry, Manifest))
     damaged = tuple(entry for entry in read if isinstance(entry, Damaged))
     if not whole and not damaged:
@@ -69,13 +73,13 @@ def _split(path: str) -> tuple[str, CheckpointId | None]:
     return (path, None) if checkpoint is None else (root or ".", checkpoint)
 
 
-def _read(store: FilesystemStore, name: str) -> Manifest | Damaged | None:
+def _read(store: FilesystemStore, checkpoint: CheckpointId, name: str) -> Manifest | Damaged | None:
     """None for the tombstone of a checkpoint that never came to be."""
     try:
         data = store.read(name)
         return None if data == TOMBSTONE else manifests.decode(data, name)
     except CheckpointCorrupt as error:
-        return Damaged(name, str(error))
+        return Damaged(checkpoint, name, str(error))
 
 
 def _not_a_job(path: str, names: list[str]) -> str:
@@ -99,7 +103,7 @@ def list_checkpoints(path: str) -> dict[str, Any]:
     return {
         "path": stored.store.root,
         "checkpoints": [_summary(each, stored.store) for each in reversed(stored.manifests)],
-        "damaged": [{"file": each.name, "reason": each.reason} for each in stored.damaged],
+        "damaged": [each.told() for each in stored.damaged],
     }
 
 
@@ -130,15 +134,20 @@ def show_checkpoints(found: dict[str, Any], console: Console) -> None:
             ", ".join(each["operators"]),
         )
     console.print(table)
-    for each in found["damaged"]:
-        console.print(f"[bold red]damaged[/] {each['file']}: {each['reason']}", soft_wrap=True)
+    show_damage(found["damaged"], console)
+
+
+def show_damage(damaged: list[dict[str, Any]], console: Console) -> None:
+    for each in damaged:
+        console.print("damaged", style="bold red", end=" ")
+        console.print(f"{each['file']}: {each['reason']}", markup=False, soft_wrap=True)
 
 
 # ---- one checkpoint
 
 
 def describe_checkpoint(path: str) -> dict[str, Any]:
-    """The newest one, where a job's folder is given."""
+    """The newest that can be read, where a job's folder is given; `damaged` are newer ones that cannot."""
     stored = open_stored(path)
     if stored.damaged and not stored.manifests:
         raise CheckpointCorrupt(stored.damaged[-1].reason)
@@ -150,6 +159,9 @@ def describe_checkpoint(path: str) -> dict[str, Any]:
         "max_parallelism": manifest.max_parallelism,
         "files": list(manifest.files),
         "parts": _in_order(manifest),
+        "damaged": [
+            each.told() for each in stored.damaged if each.checkpoint > manifest.checkpoint
+        ],
     }
 
 
@@ -188,6 +200,14 @@ def _segments(operator: OperatorSnapshot) -> list[dict[str, Any]]:
 
 
 def show_checkpoint(found: dict[str, Any], console: Console) -> None:
+    if found["damaged"]:
+        show_damage(found["damaged"], console)
+        console.print(
+            f"This is not the newest checkpoint: {len(found['damaged'])} newer cannot be read. "
+            f"Shown is {found['id']}, the newest that can.",
+            style="bold red",
+            soft_wrap=True,
+        )
     console.print(
         f"checkpoint {found['id']} of job {found['job']} ({found['kind']}), completed "
         f"{found['completed']}, attempt {found['attempt']}, parallelism {found['parallelism']} of "

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.cli.stored import open_stored
+from rich.console import Console
+
+from penstock.cli.stored import open_stored, show_damage
 from penstock.engine.snapshots import reader
 from penstock.errors import StorageError
 from penstock.protocol.snapshot import Segment
@@ -16,7 +18,7 @@ from penstock.wire.manifest import Manifest
 def verify_path(path: str) -> dict[str, Any]:
     """Counts what was read, and lists what is damaged with the file that it is in."""
     stored = open_stored(path)
-    problems = [{"file": each.name, "reason": each.reason} for each in stored.damaged]
+    problems = [each.told() for each in stored.damaged]
     blocks = size = 0
     for manifest in stored.manifests:
         problems += _damages(manifest, stored.store)
@@ -32,7 +34,15 @@ def verify_path(path: str) -> dict[str, Any]:
     }
 
 
-def _damages(manifest: Manifest, store: FilesystemStore) -> list[dict[str, str]]:
+def show_verified(result: dict[str, Any], console: Console) -> None:
+    show_damage(result["problems"], console)
+    console.print(
+        f"{result['checkpoints']} checkpoints, {result['blocks']} blocks, {result['bytes']:,} bytes: "
+        f"{len(result['problems'])} problems"
+    )
+
+
+def _damages(manifest: Manifest, store: FilesystemStore) -> list[dict[str, Any]]:
     read, groups = reader(store), range(manifest.max_parallelism)
     found = []
     for segment in _segments(manifest):
@@ -41,7 +51,7 @@ def _damages(manifest: Manifest, store: FilesystemStore) -> list[dict[str, str]]
                 pass
         except StorageError as error:
             name = segment.file or paths.metadata(manifest.checkpoint)
-            found.append({"file": name, "reason": str(error)})
+            found.append({"id": manifest.checkpoint, "file": name, "reason": str(error)})
     return found
 
 
