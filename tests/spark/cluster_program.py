@@ -12,35 +12,23 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from pyspark.sql import SparkSession
-
 from penstock.ports.control import Joined, Received
 from penstock.protocol.ids import AttemptId, CheckpointId
 from penstock.protocol.messages import SnapshotKind, Status, Trigger
-from penstock.shells.spark.session import executors
 from penstock.shells.spark.workers import SparkWorkers
-from tests.spark.ends import Events, until
+from tests.spark.clusters import local_cluster
+from tests.spark.ends import Events
 
 ASK = Trigger(AttemptId(1), CheckpointId(1), SnapshotKind.CHECKPOINT)
 
 
 def main() -> None:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    spark = (
-        SparkSession.builder.master("local-cluster[3,2,1024]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.executor.memory", "512m")
-        .config("spark.scheduler.minRegisteredResourcesRatio", "1.0")
-        .config("spark.log.level", "OFF")
-        .getOrCreate()
-    )
-    until(lambda: len(executors(spark.sparkContext)) == 3, within_s=40)
+    spark = local_cluster(3)
     workers = SparkWorkers(spark, "spread", "spread", b"", 3, body="tests.spark.bodies:Obedient")
     events = Events(workers)
     for launch in range(3):
         workers.launch(launch, f"worker {launch + 1} of 3")
-    joined = [events.take(Joined, within_s=40, launch=launch) for launch in range(3)]
+    joined = [events.take(Joined, within_s=60, launch=launch) for launch in range(3)]
     parents = []
     for worker in joined:
         workers.send(worker.worker, ASK)
@@ -49,7 +37,7 @@ def main() -> None:
             parents.append(int(told.metrics["parent"]))
     print("daemons", *parents, flush=True)
     os.kill(joined[1].pid, signal.SIGKILL)
-    again = events.take(Joined, within_s=40)
+    again = events.take(Joined, within_s=60)
     print("again", again.launch, flush=True)
     workers.close()
     spark.stop()

@@ -23,8 +23,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import psutil
 
 import penstock as pen
-from penstock.shells.spark.session import executors
 from tests.spark import jobs
+from tests.spark.clusters import local_cluster, session
 from tests.spark.ends import until
 
 RATE = 2_000
@@ -65,8 +65,7 @@ def say_how(run: Callable[[], object]) -> None:
 
 
 def cluster(folder: Path, rows: int) -> None:
-    spark = session("local-cluster[2,2,1024]")
-    until(lambda: len(executors(spark.sparkContext)) == 2, within_s=60)
+    spark = local_cluster(2)
     job = start(spark, folder, rows)
     jobs.more_checkpoints(job, 2, within_s=60)
     before = jobs.workers()
@@ -81,21 +80,6 @@ def cluster(folder: Path, rows: int) -> None:
     until(lambda: not jobs.workers())
     say("left", len(jobs.workers()), len(jobs.threads()))
     spark.stop()
-
-
-def session(master: str) -> Any:
-    from pyspark.sql import SparkSession
-
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    return (
-        SparkSession.builder.master(master)
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.executor.memory", "512m")
-        .config("spark.scheduler.minRegisteredResourcesRatio", "1.0")
-        .config("spark.log.level", "OFF")
-        .getOrCreate()
-    )
 
 
 def executor_jvms() -> list[int]:

@@ -1,4 +1,4 @@
-"""Whole programs: a driver that is killed, and workers on several executors."""
+"""Whole programs: a driver that is killed, workers on several executors, and twins of workers."""
 
 from __future__ import annotations
 
@@ -55,14 +55,28 @@ def test_a_killed_driver_leaves_no_worker_behind(tmp_path: Path) -> None:
         until(lambda: not any(_runs(pid) for pid in family), within_s=10)
 
 
-@pytest.mark.chaos
+@pytest.mark.timeout(240)
 def test_workers_spread_over_idle_executors_and_spark_replaces_a_killed_one() -> None:
     """R1, bug-I1: three workers on three executors, and Spark's own retry where it has one."""
     with program("cluster_program.py") as driver:
         daemons = line(driver, "daemons")
         assert len(set(daemons)) == 3, "two workers share an executor while another is idle"
         assert line(driver, "again") == [1]
-        assert driver.wait(timeout=30) == 0
+        assert driver.wait(timeout=60) == 0
+
+
+@pytest.mark.timeout(240)
+def test_a_second_copy_that_spark_runs_by_itself_is_parked_until_the_worker_is_gone(
+    tmp_path: Path,
+) -> None:
+    """bug-I7: Spark's own speculation, between two hosts; the twin disturbs nobody and takes over at once."""
+    with program("twin_program.py", str(tmp_path)) as driver:
+        assert line(driver, "twin") == [2, 0, 0]
+        answering, worker = line(driver, "answers")
+        assert answering == worker
+        launch, took_ms = line(driver, "took-over")
+        assert launch == 0 and took_ms < 1_000
+        assert driver.wait(timeout=60) == 0
 
 
 def _runs(pid: int) -> bool:

@@ -1,0 +1,62 @@
+"""Spark runs a second copy of a worker's task by itself (speculation), on a cluster of two hosts.
+
+Prints what became of the twin, one line each:
+
+    twin <processes> <joined again> <left>     the twin has registered; nobody was told
+    answers <pid> <pid>                        who answers, and who is the worker
+    took-over <launch> <milliseconds>          the worker was killed and the twin is the worker now
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from penstock.ports.control import Joined, Left, Received
+from penstock.protocol.ids import AttemptId, CheckpointId
+from penstock.protocol.messages import SnapshotKind, Trigger
+from penstock.shells.spark.workers import SparkWorkers
+from tests.spark.clusters import cluster_of_hosts
+from tests.spark.ends import Events, until
+
+ASK = Trigger(AttemptId(1), CheckpointId(1), SnapshotKind.CHECKPOINT)
+SPECULATION = {
+    "spark.speculation": "true",
+    "spark.speculation.interval": "100ms",
+    "spark.speculation.task.duration.threshold": "500ms",
+}
+
+
+def main(work: str) -> None:
+    spark = cluster_of_hosts(["127.0.0.2", "127.0.0.3"], work, SPECULATION)
+    workers = SparkWorkers(spark, "twins", "twins", b"", 1, body="tests.spark.bodies:Obedient")
+    events = Events(workers)
+    workers.launch(0, "worker 1 of 1")
+    first = events.take(Joined, within_s=60)
+
+    def both_are_there() -> bool:
+        events.seen += workers.receive()
+        line = workers._server._launches[0].line
+        return len(line) == 2 and all(connection.said_hello for connection in line)
+
+    until(both_are_there, within_s=60, tick=lambda: workers.wait(50))
+    told = [type(event) for event in events.seen]
+    print("twin", workers._server.processes(0), told.count(Joined), told.count(Left), flush=True)
+    workers.send(first.worker, ASK)
+    answer = events.take(Received, within_s=20)
+    print("answers", int(answer.message.metrics["pid"]), first.pid, flush=True)
+    began_s = time.monotonic()
+    os.kill(first.pid, signal.SIGKILL)
+    second = events.take(Joined, within_s=20)
+    print("took-over", second.launch, round((time.monotonic() - began_s) * 1000), flush=True)
+    workers.close()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
