@@ -31,6 +31,8 @@ class Chain:
         self._links = task.links
         self._names = [link.node.name for link in task.links]
         self._operators: list[Operator] = [link.node.create() for link in task.links]
+        head = self._operators[0]
+        self.source = head if isinstance(head, SourceOperator) else None
         self.emit: Emit = _nowhere
         """Set when the task's outputs are there."""
         self.current = self._names[0]
@@ -40,11 +42,6 @@ class Chain:
     @property
     def head_name(self) -> str:
         return self._names[0]
-
-    @property
-    def source(self) -> SourceOperator | None:
-        head = self._operators[0]
-        return head if isinstance(head, SourceOperator) else None
 
     @property
     def sinks(self) -> list[tuple[str, SinkOperator]]:

@@ -29,7 +29,7 @@ def encode(message: ToWorker | FromWorker) -> bytes:
     if tag not in _CODECS:
         raise WireError(f"{tag} is not a control message")
     try:
-        tree = _CODECS[tag].dump(message, "")
+        tree = _CODECS[tag].dump(message)
         data = bytes(msgpack.packb([tag, tree], use_bin_type=True))
     except (Malformed, ValueError, TypeError, OverflowError) as error:
         raise WireError(f"{tag} cannot be sent: {error}") from error
@@ -42,7 +42,7 @@ def decode(data: bytes | memoryview) -> Any:
     _check_size(len(data), "a message")
     tag, tree = _open(data)
     try:
-        return _CODECS[tag].load(tree, "")
+        return _CODECS[tag].load(tree)
     except Malformed as error:
         raise WireError(f"a broken {tag} was received: {error}") from error
 
@@ -68,15 +68,15 @@ def _check_size(size: int, what: str) -> None:
         raise WireError(f"{what} has {size} bytes; at most {MESSAGE_BYTES_MAX} can be sent")
 
 
-def _dump_bytes(value: Any, where: str) -> bytes:
+def _dump_bytes(value: Any) -> bytes:
     if not isinstance(value, bytes | bytearray | memoryview):
-        raise Malformed(where, f"expected bytes, got {type(value).__name__}")
+        raise Malformed(f"expected bytes, got {type(value).__name__}")
     return bytes(value)
 
 
-def _load_bytes(tree: Any, where: str) -> bytes:
+def _load_bytes(tree: Any) -> bytes:
     if type(tree) is not bytes:
-        raise Malformed(where, f"expected bytes, got {type(tree).__name__}")
+        raise Malformed(f"expected bytes, got {type(tree).__name__}")
     return tree
 
 

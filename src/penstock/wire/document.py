@@ -31,7 +31,7 @@ _TAIL_BYTES_MAX = 160
 def write(value: Any, kind: str, version: int) -> bytes:
     """The bytes of a dataclass as a document of this kind."""
     try:
-        tree = _STRUCTURE.of(type(value)).dump(value, "")
+        tree = _STRUCTURE.of(type(value)).dump(value)
         text = json.dumps(tree, sort_keys=True, separators=(",", ":"), allow_nan=False)
     except (Malformed, ValueError) as error:
         raise InvariantBroken(f"a {kind} cannot be written: {error}") from error
@@ -51,7 +51,7 @@ def read(data: bytes, kind: str, versions: dict[int, type], where: str) -> Any:
             "Use the Penstock that wrote it, or a newer one"
         )
     try:
-        return _STRUCTURE.of(versions[version]).load(json.loads(body), "")
+        return _STRUCTURE.of(versions[version]).load(json.loads(body))
     except Malformed as error:
         raise CheckpointCorrupt(f"{where}: not a valid {kind}: {error}") from error
     except (ValueError, RecursionError) as error:
@@ -80,17 +80,17 @@ def _digest(kind: str, version: int, body: bytes) -> str:
     return hashlib.sha256(f"{kind} {version}\n".encode() + body).hexdigest()
 
 
-def _dump_bytes(value: Any, where: str) -> str:
+def _dump_bytes(value: Any) -> str:
     if not isinstance(value, bytes | bytearray | memoryview):
-        raise Malformed(where, f"expected bytes, got {type(value).__name__}")
+        raise Malformed(f"expected bytes, got {type(value).__name__}")
     return base64.b64encode(value).decode("ascii")
 
 
-def _load_bytes(tree: Any, where: str) -> bytes:
+def _load_bytes(tree: Any) -> bytes:
     try:
         return base64.b64decode(tree, validate=True)
     except (TypeError, ValueError, binascii.Error):
-        raise Malformed(where, "expected bytes as base64 text") from None
+        raise Malformed("expected bytes as base64 text") from None
 
 
 _STRUCTURE = Structure(Codec(_dump_bytes, _load_bytes))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import operator
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from enum import Enum
 from typing import Any, NewType, TypeAlias, Union, get_args, get_origin, get_type_hints
@@ -20,24 +20,31 @@ PLAIN_DEPTH_MAX = 32
 
 
 class Malformed(Exception):
-    """A tree does not fit its type. `where` is the way to it, like `snapshots[2].timings`."""
+    """A tree does not fit its type. `where` is the way to it, like `snapshots[2].timings`: it grows from the inside
+    out while the error passes through what is around the value, so that a good tree pays nothing for it."""
 
-    def __init__(self, where: str, problem: str) -> None:
-        super().__init__(where, problem)
-        self.where = where
+    def __init__(self, problem: str, where: str = "") -> None:
+        super().__init__(problem, where)
         self.problem = problem
+        self.where = where
+
+    def within(self, step: str) -> Malformed:
+        """The same, seen from one step further out."""
+        inside = self.where
+        joint = "." if inside and inside[0] not in "[," else ""
+        return Malformed(self.problem, f"{step}{joint}{inside}")
 
     def __str__(self) -> str:
         return f"{self.where or 'the message'}: {self.problem}"
 
 
-Dump: TypeAlias = Callable[[Any, str], Any]
-Load: TypeAlias = Callable[[Any, str], Any]
+Dump: TypeAlias = Callable[[Any], Any]
+Load: TypeAlias = Callable[[Any], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """Both directions for one type; the text is the way to the value, for errors."""
+    """Both directions for one type."""
 
     dump: Dump
     load: Load
@@ -89,8 +96,8 @@ class Structure:
             raise TypeError(f"a union other than with None cannot be told apart: {kind!r}")
         inner = self.of(members[0])
         return Codec(
-            lambda value, where: None if value is None else inner.dump(value, where),
-            lambda tree, where: None if tree is None else inner.load(tree, where),
+            lambda value: None if value is None else inner.dump(value),
+            lambda tree: None if tree is None else inner.load(tree),
         )
 
     def _tuple(self, members: tuple[Any, ...]) -> Codec:
@@ -113,189 +120,224 @@ class Structure:
 
 
 def _exactly(kind: type) -> Load:
-    def check(value: Any, where: str) -> Any:
+    def check(value: Any) -> Any:
         if type(value) is not kind:
-            raise Malformed(where, f"expected {kind.__name__}, got {_kind(value)}")
+            raise Malformed(f"expected {kind.__name__}, got {_kind(value)}")
         return value
 
     return check
 
 
-def _dump_int(value: Any, where: str) -> int:
+def _dump_int(value: Any) -> int:
     try:
         return int(operator.index(value))  # NumPy's integers, too
     except TypeError:
-        raise Malformed(where, f"expected an integer, got {_kind(value)}") from None
+        raise Malformed(f"expected an integer, got {_kind(value)}") from None
 
 
-def _load_int(tree: Any, where: str) -> int:
+def _load_int(tree: Any) -> int:
     if type(tree) is not int:
-        raise Malformed(where, f"expected an integer, got {_kind(tree)}")
+        raise Malformed(f"expected an integer, got {_kind(tree)}")
     if not -(2**63) <= tree < 2**64:
-        raise Malformed(where, "an integer of more than 64 bits")
+        raise Malformed("an integer of more than 64 bits")
     return tree
 
 
-def _dump_float(value: Any, where: str) -> float:
+def _dump_float(value: Any) -> float:
     if isinstance(value, str | bytes):
-        raise Malformed(where, f"expected a number, got {_kind(value)}")
-    return _to_float(value, where)
+        raise Malformed(f"expected a number, got {_kind(value)}")
+    return _to_float(value)
 
 
-def _load_float(tree: Any, where: str) -> float:
+def _load_float(tree: Any) -> float:
     if type(tree) not in (int, float):
-        raise Malformed(where, f"expected a number, got {_kind(tree)}")
-    return _to_float(tree, where)
+        raise Malformed(f"expected a number, got {_kind(tree)}")
+    return _to_float(tree)
 
 
-def _to_float(value: Any, where: str) -> float:
+def _to_float(value: Any) -> float:
     try:
         return float(value)
     except (TypeError, ValueError, OverflowError):
-        raise Malformed(where, f"expected a number, got {_kind(value)}") from None
+        raise Malformed(f"expected a number, got {_kind(value)}") from None
 
 
-def _dump_str(value: Any, where: str) -> str:
+def _dump_str(value: Any) -> str:
     if not isinstance(value, str):
-        raise Malformed(where, f"expected text, got {_kind(value)}")
+        raise Malformed(f"expected text, got {_kind(value)}")
     return str(value)
 
 
 def _enum(kind: type[Enum]) -> Codec:
-    def load(tree: Any, where: str) -> Enum:
+    def load(tree: Any) -> Enum:
         for member in kind:
             if type(tree) is type(member.value) and tree == member.value:
                 return member
-        raise Malformed(where, f"{str(tree)[:50]!r} is not a {kind.__name__}")
+        raise Malformed(f"{str(tree)[:50]!r} is not a {kind.__name__}")
 
-    def dump(value: Any, where: str) -> Any:
+    def dump(value: Any) -> Any:
         if not isinstance(value, kind):
-            raise Malformed(where, f"expected a {kind.__name__}, got {_kind(value)}")
+            raise Malformed(f"expected a {kind.__name__}, got {_kind(value)}")
         return str(value.value)
 
     return Codec(dump, load)
 
 
-def _plain(value: Any, where: str, depth: int = 0) -> Any:
+def _plain(value: Any, depth: int = 0) -> Any:
     """Plain data as it is, checked to the bottom."""
     if depth > PLAIN_DEPTH_MAX:
-        raise Malformed(where, f"nested deeper than {PLAIN_DEPTH_MAX} levels")
+        raise Malformed(f"nested deeper than {PLAIN_DEPTH_MAX} levels")
     if value is None or type(value) in (bool, int, float, str):
         return value
     if type(value) is list:
-        return [_plain(item, f"{where}[{i}]", depth + 1) for i, item in enumerate(value)]
+        return _each(lambda item: _plain(item, depth + 1), value)
     if type(value) is dict:
-        return {
-            _exactly(str)(key, f"{where}, a key"): _plain(item, f"{where}.{key}", depth + 1)
-            for key, item in value.items()
-        }
-    raise Malformed(
-        where, f"{_kind(value)} is not plain data (None, bool, int, float, str, list, dict)"
-    )
+        return _each_of_text(lambda item: _plain(item, depth + 1), value)
+    raise Malformed(f"{_kind(value)} is not plain data (None, bool, int, float, str, list, dict)")
 
 
 # ---- things made of others
 
 
+def _each(convert: Dump, members: Iterable[Any]) -> list[Any]:
+    made: list[Any] = []
+    try:
+        for member in members:
+            made.append(convert(member))  # noqa: PERF401 (how many there are says which one is wrong)
+    except Malformed as error:
+        raise error.within(f"[{len(made)}]") from None
+    return made
+
+
+def _each_of_text(convert: Dump, members: Mapping[Any, Any]) -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    key: Any = None
+    try:
+        for key, member in members.items():
+            if type(key) is not str:
+                raise Malformed(f"expected str, got {_kind(key)}", ", a key")
+            made[key] = convert(member)
+    except Malformed as error:
+        raise (error if error.where == ", a key" else error.within(str(key))) from None
+    return made
+
+
 def _sequence(item: Codec) -> Codec:
-    def dump(value: Any, where: str) -> list[Any]:
-        return [item.dump(member, f"{where}[{i}]") for i, member in enumerate(value)]
+    def load(tree: Any) -> tuple[Any, ...]:
+        return tuple(_each(item.load, _list(tree)))
 
-    def load(tree: Any, where: str) -> tuple[Any, ...]:
-        members = _exactly(list)(tree, where)
-        return tuple(item.load(member, f"{where}[{i}]") for i, member in enumerate(members))
-
-    return Codec(dump, load)
+    return Codec(lambda value: _each(item.dump, value), load)
 
 
 def _fixed(items: tuple[Codec, ...]) -> Codec:
-    def dump(value: Any, where: str) -> list[Any]:
-        return [c.dump(member, f"{where}[{i}]") for i, (c, member) in enumerate(zip(items, value))]
+    dumps = [item.dump for item in items]
+    loads = [item.load for item in items]
 
-    def load(tree: Any, where: str) -> tuple[Any, ...]:
-        members = _exactly(list)(tree, where)
-        if len(members) != len(items):
-            raise Malformed(where, f"expected {len(items)} items, got {len(members)}")
-        return tuple(
-            c.load(member, f"{where}[{i}]") for i, (c, member) in enumerate(zip(items, members))
-        )
+    def load(tree: Any) -> tuple[Any, ...]:
+        if len(_list(tree)) != len(items):
+            raise Malformed(f"expected {len(items)} items, got {len(tree)}")
+        return tuple(_each(_apply, zip(loads, tree, strict=True)))
 
-    return Codec(dump, load)
+    return Codec(lambda value: _each(_apply, zip(dumps, value, strict=False)), load)
+
+
+def _apply(pair: tuple[Dump, Any]) -> Any:
+    return pair[0](pair[1])
 
 
 def _text_mapping(item: Codec) -> Codec:
-    def dump(value: Mapping[str, Any], where: str) -> dict[str, Any]:
-        return {
-            _dump_str(key, f"{where}, a key"): item.dump(value[key], f"{where}.{key}")
-            for key in sorted(value)
-        }
+    def dump(value: Mapping[str, Any]) -> dict[str, Any]:
+        return _each_of_text(item.dump, {key: value[key] for key in sorted(value)})
 
-    def load(tree: Any, where: str) -> dict[str, Any]:
-        members = _exactly(dict)(tree, where)
-        return {
-            _exactly(str)(key, f"{where}, a key"): item.load(member, f"{where}.{key}")
-            for key, member in members.items()
-        }
-
-    return Codec(dump, load)
+    return Codec(dump, lambda tree: _each_of_text(item.load, _dict(tree)))
 
 
 def _pair_mapping(key: Codec, item: Codec) -> Codec:
-    def dump(value: Mapping[Any, Any], where: str) -> list[Any]:
-        return [
-            [key.dump(k, f"{where}, a key"), item.dump(value[k], f"{where}[{k}]")]
-            for k in sorted(value)
-        ]
+    def dump(value: Mapping[Any, Any]) -> list[Any]:
+        return [[_key(key.dump, k), _value_of(k, item.dump, value[k])] for k in sorted(value)]
 
-    def load(tree: Any, where: str) -> dict[Any, Any]:
-        pairs = [_pair(pair, where) for pair in _exactly(list)(tree, where)]
-        made = {key.load(k, f"{where}, a key"): item.load(v, f"{where}[{k}]") for k, v in pairs}
+    def load(tree: Any) -> dict[Any, Any]:
+        pairs = [_pair(pair) for pair in _list(tree)]
+        made = {_key(key.load, k): _value_of(k, item.load, v) for k, v in pairs}
         if len(made) != len(pairs):
-            raise Malformed(where, "the same key twice")
+            raise Malformed("the same key twice")
         return made
 
     return Codec(dump, load)
 
 
-def _pair(tree: Any, where: str) -> tuple[Any, Any]:
+def _pair(tree: Any) -> tuple[Any, Any]:
     if type(tree) is not list or len(tree) != 2:
-        raise Malformed(where, f"expected pairs of key and value, got {_kind(tree)}")
+        raise Malformed(f"expected pairs of key and value, got {_kind(tree)}")
     return tree[0], tree[1]
 
 
-def _record(kind: type, members: Mapping[str, tuple[Field[Any], Codec]]) -> Codec:
-    def dump(value: Any, where: str) -> dict[str, Any]:
-        if type(value) is not kind:
-            raise Malformed(where, f"expected {kind.__name__}, got {_kind(value)}")
-        return {
-            name: codec.dump(getattr(value, name), _below(where, name))
-            for name, (_, codec) in members.items()
-        }
+def _key(convert: Dump, key: Any) -> Any:
+    try:
+        return convert(key)
+    except Malformed as error:
+        raise error.within(", a key") from None
 
-    def load(tree: Any, where: str) -> Any:
-        found = _exactly(dict)(tree, where)
-        _check_fields(found, members, where)
-        return kind(
-            **{name: members[name][1].load(found[name], _below(where, name)) for name in found}
-        )
+
+def _value_of(key: Any, convert: Dump, value: Any) -> Any:
+    try:
+        return convert(value)
+    except Malformed as error:
+        raise error.within(f"[{key}]") from None
+
+
+def _record(kind: type, members: Mapping[str, tuple[Field[Any], Codec]]) -> Codec:
+    dumps = [(name, codec.dump) for name, (_, codec) in members.items()]
+    loads = {name: codec.load for name, (_, codec) in members.items()}
+    needed = [name for name, (field, _) in members.items() if not _has_default(field)]
+
+    def dump(value: Any) -> dict[str, Any]:
+        if type(value) is not kind:
+            raise Malformed(f"expected {kind.__name__}, got {_kind(value)}")
+        made, name = {}, ""
+        try:
+            for name, convert in dumps:
+                made[name] = convert(getattr(value, name))
+        except Malformed as error:
+            raise error.within(name) from None
+        return made
+
+    def load(tree: Any) -> Any:
+        made, name = {}, ""
+        _check_fields(_dict(tree), loads, needed)
+        try:
+            for name, member in tree.items():
+                made[name] = loads[name](member)
+        except Malformed as error:
+            raise error.within(name) from None
+        return kind(**made)
 
     return Codec(dump, load)
 
 
-def _check_fields(
-    found: dict[Any, Any], members: Mapping[str, tuple[Field[Any], Codec]], where: str
-) -> None:
-    unknown = [name for name in found if name not in members]
-    if unknown:
-        raise Malformed(where, f"unknown field {str(unknown[0])[:50]!r}")
-    for name, (field, _) in members.items():
-        has_default = field.default is not MISSING or field.default_factory is not MISSING
-        if name not in found and not has_default:
-            raise Malformed(where, f"the field {name!r} is missing")
+def _has_default(field: Field[Any]) -> bool:
+    return field.default is not MISSING or field.default_factory is not MISSING
 
 
-def _below(where: str, name: str) -> str:
-    return f"{where}.{name}" if where else name
+def _check_fields(found: dict[Any, Any], known: Mapping[str, Load], needed: list[str]) -> None:
+    for name in found:
+        if name not in known:
+            raise Malformed(f"unknown field {str(name)[:50]!r}")
+    for name in needed:
+        if name not in found:
+            raise Malformed(f"the field {name!r} is missing")
+
+
+def _list(tree: Any) -> list[Any]:
+    if type(tree) is not list:
+        raise Malformed(f"expected list, got {_kind(tree)}")
+    return tree
+
+
+def _dict(tree: Any) -> dict[Any, Any]:
+    if type(tree) is not dict:
+        raise Malformed(f"expected dict, got {_kind(tree)}")
+    return tree
 
 
 def _kind(value: Any) -> str:

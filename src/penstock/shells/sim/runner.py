@@ -46,15 +46,18 @@ def run_seed(seed: int, verbose: bool = False) -> tuple[Result, list[str]]:
 
 
 def run_quietly(seeds: Iterable[int]) -> list[Result]:
-    """Garbage waits until the end: looking for it all the time takes a fifth of a schedule."""
+    """Garbage waits until the end: looking for it all the time takes a fifth of a schedule. What was there before is
+    none of it and need not be looked at."""
     enabled = gc.isenabled()
     gc.disable()
+    gc.freeze()
     try:
         return [run_seed(seed)[0] for seed in seeds]
     finally:
+        gc.collect()
+        gc.unfreeze()
         if enabled:
             gc.enable()
-        gc.collect()
 
 
 @dataclass

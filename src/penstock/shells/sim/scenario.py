@@ -35,7 +35,7 @@ from penstock.state import aggregates as folds
 if TYPE_CHECKING:
     from penstock.shells.sim.world import World
 
-LANES = 8
+LANES = 6
 AGGREGATES = {"n": folds.count(), "total": folds.sum("value")}
 
 
@@ -125,7 +125,7 @@ class Builder:
 
     def source(self, base: int) -> str:
         rng = self._rng
-        source = SimSource(base, tuple(rng.choice((0, 2, 6, 12)) for _ in range(LANES)))
+        source = SimSource(base, tuple(rng.choice((0, 1, 4, 8)) for _ in range(LANES)))
         name = f"source-{len(self.nodes)}"
         self._add(name, "source", lambda: SourceOperator(source), (), SCHEMA, "source")
         self.sources[name] = source
@@ -220,4 +220,6 @@ def draw_everything(world: World, rng: Random) -> Drawn:
     scenario = draw(world, rng)
     exactly_once = rng.random() < 0.85
     durable = rng.random() < 0.93
-    return Drawn(drawn_faults, scenario, exactly_once, durable, settings.draw(rng, durable))
+    return Drawn(
+        drawn_faults, scenario, exactly_once, durable, settings.draw(rng, durable, exactly_once)
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import fields
+from functools import cache
 from typing import Any
 
 LINES_KEPT = 400
@@ -36,9 +37,14 @@ class Trace:
 
 def brief(message: Any) -> str:
     """A control message in a few words."""
-    names = [field.name for field in fields(message) if field.name not in LONG]
-    words = [f"{name}={_value(getattr(message, name))}" for name in names]
-    return f"{type(message).__name__} {' '.join(words)}"
+    kind: Any = type(message)
+    words = [f"{name}={_value(getattr(message, name))}" for name in _names(kind)]
+    return f"{kind.__name__} {' '.join(words)}"
+
+
+@cache
+def _names(kind: type) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind) if field.name not in LONG)
 
 
 def _value(value: Any) -> str:
