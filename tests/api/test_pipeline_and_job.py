@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 import penstock as pen
+from penstock.api import at_exit
 from penstock.api.job import ENDED, STATES
 from penstock.api.show import print_table
 
@@ -129,6 +130,7 @@ def test_the_states_of_a_job_are_the_documented_ones() -> None:
 @pytest.fixture
 def shell(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     """Stands in for the Spark shell: keeps what it was asked to start."""
+    monkeypatch.setattr(at_exit, "_started", [])
     started: list[Any] = []
     module = ModuleType("penstock.shells.spark.start")
 
@@ -210,6 +212,34 @@ def test_a_pipeline_needs_sinks() -> None:
 def test_the_same_pipeline_given_twice_runs_once() -> None:
     one = pipeline()
     assert len(pen.Pipeline(one, one).graph().nodes) == 2
+
+
+# ---- the end of the program
+
+
+@pytest.mark.parametrize(
+    ("durable", "then"), [(True, "goes on from checkpoint 2"), (False, "takes no checkpoints")]
+)
+def test_a_program_that_ends_before_its_job_is_told_so(
+    shell: list[Any], caplog: pytest.LogCaptureFixture, durable: bool, then: str
+) -> None:
+    """R5: the job is in the same place as one whose driver was killed."""
+    chk = pen.CheckpointConfig("chk/") if durable else None
+    job = pipeline().start(checkpoint=chk)
+    at_exit.tell()
+    assert "job 'Totals' was still running when the program ended" in caplog.text
+    assert "job.await_termination()" in caplog.text and then in caplog.text
+    assert job.status == "running", "a cancel might delete its checkpoints"
+
+
+def test_a_job_that_has_ended_is_not_talked_about(
+    shell: list[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    pipeline().start().cancel()
+    pipeline().start().stop()
+    at_exit.tell()
+    assert caplog.text == ""
+    assert len(at_exit._started) == 1, "those that ended before are forgotten"
 
 
 # ---- a first look

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any, cast
 
+from penstock.api.at_exit import watch
 from penstock.api.config import (
     CheckpointConfig,
     Duration,
@@ -99,7 +100,9 @@ class Pipeline:
             slot_timeout=slot_timeout,
         )
         shell = importlib.import_module("penstock.shells.spark.start")
-        return cast("Job", shell.start_job(self.graph(), spark, settings))
+        job = cast("Job", shell.start_job(self.graph(), spark, settings))
+        watch(job, durable=checkpoint is not None)
+        return job
 
     def __repr__(self) -> str:
         return f"Pipeline[{' | '.join(node.name for node in self.graph().nodes)}]"

@@ -1,0 +1,50 @@
+"""What is said when a program ends while a job of it still runs: the job ends with it, and few expect that.
+
+Nothing is stopped or cancelled here. A job whose program is gone is where one is whose driver was killed: its workers
+leave by themselves, and it goes on from its newest checkpoint when it is started again. A cancel could delete
+checkpoints, and a last checkpoint could take any time.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+from functools import cache
+
+from penstock.api.job import ENDED, Job
+
+log = logging.getLogger("penstock")
+_started: list[tuple[Job, bool]] = []
+
+
+def watch(job: Job, durable: bool) -> None:
+    """Remembers a job until the program ends. Those that have ended are forgotten."""
+    _register()
+    _started[:] = [each for each in _started if each[0].status not in ENDED]
+    _started.append((job, durable))
+
+
+@cache
+def _register() -> None:
+    atexit.register(tell)
+
+
+def tell() -> None:
+    for job, durable in _started:
+        if job.status not in ENDED:
+            log.warning("%s", _text(job, durable))
+
+
+def _text(job: Job, durable: bool) -> str:
+    newest = next((each.id for each in job.checkpoints() if each.status == "completed"), None)
+    if not durable:
+        after = "What it had not committed yet is lost: it takes no checkpoints."
+    elif newest is None:
+        after = "It had no checkpoint of this run yet."
+    else:
+        after = f"Started again it goes on from checkpoint {newest}."
+    return (
+        f"job {job.name!r} was still {job.status} when the program ended, and has ended with it. Call"
+        " job.await_termination() to wait for it, or job.stop() to end it with everything committed."
+        f" {after}"
+    )
