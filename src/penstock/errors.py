@@ -12,6 +12,7 @@ PenstockError
 │   └── JobFenced          another driver has taken this job over
 ├── CommitError            a sink could not commit what a completed checkpoint promised
 ├── JobFailed              the job ended for good; `cause` says why
+├── SimulationFailed       a simulated schedule broke a rule: the seed, a small trace and what to look at
 └── InvariantBroken        a rule of the protocol was broken: a bug in Penstock
 
 Errors cross process boundaries, so each passes its arguments on to `super().__init__` and pickles.
@@ -85,6 +86,18 @@ class JobFailed(PenstockError):
     def __init__(self, message: str, cause: str = "") -> None:
         super().__init__(message, cause)
         self.cause = cause
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class SimulationFailed(PenstockError, AssertionError):
+    """A schedule of `penstock.testing.simulate` broke a rule. The message is the report as text; `report` has its
+    parts, where a schedule was the cause."""
+
+    def __init__(self, message: str, report: object = None) -> None:
+        super().__init__(message, report)
+        self.report = report
 
     def __str__(self) -> str:
         return str(self.args[0])

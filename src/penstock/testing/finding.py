@@ -1,0 +1,56 @@
+"""What a simulation found: which rule does not hold, what was expected, what was seen, and where to look."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call to a source or sink of the user, in virtual time."""
+
+    at_ms: float
+    where: str
+    """Which sink or source, and which subtask of it in which attempt."""
+    what: str
+    transaction: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.at_ms:9.1f} ms  {self.where:<28} {self.what}"
+
+
+@dataclass(frozen=True)
+class Finding:
+    kind: str
+    """A word for this kind of finding: a smaller schedule must fail in the same way."""
+    rule: str
+    """The rule that does not hold, with its number."""
+    what: str
+    expected: tuple[str, ...] = ()
+    seen: tuple[str, ...] = ()
+    look_at: str = ""
+    transactions: tuple[str, ...] = ()
+    """Whose calls a person wants to see."""
+    calls: tuple[Call, ...] = field(default=(), compare=False)
+
+
+RULES = {
+    "I1": "exactly once: what comes out is what an undisturbed run gives",
+    "I2": "exactly once: a checkpoint is a consistent cut",
+    "I9": "nothing is seen before its checkpoint is complete",
+    "I10": "a transaction becomes visible as a whole, once, however often it is committed",
+    "I11": "nothing that was staged is left behind",
+    "I25": "after the last fault the job goes on",
+    "I27": "a job whose input ends finishes",
+}
+
+
+def rule(invariant: str) -> str:
+    told = RULES.get(invariant)
+    return f"{invariant}, {told}" if told else invariant
+
+
+OF_PENSTOCK = (
+    "This rule is Penstock's own to keep. Unless the pipeline changes things behind its back, it is a bug in"
+    " Penstock: please report it with this text."
+)

@@ -1,0 +1,121 @@
+"""`simulate`: a user's own pipeline through thousands of crash schedules, in virtual time, in one thread.
+
+The job manager, the workers and the protocol are the real ones. Processes die, messages are lost, storage fails,
+commits end without an answer, jobs are stopped and started again, all at moments that a seed decides. What comes out
+must be what comes out of an undisturbed run. The first schedule where it is not is made as small as possible and shown.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+
+from penstock.api.config import CheckpointConfig, whole_number
+from penstock.errors import ConfigError, SimulationFailed
+from penstock.shells.sim.faults import Faults
+from penstock.testing.report import Report, minimal
+from penstock.testing.schedule import Expected, Run, Schedule, expect, run
+from penstock.testing.shrink import Shrinker
+from penstock.testing.stage import GROUPS, Given, PerSink, Stage
+from penstock.testing.swarm import chooser
+
+BATCHES = 12
+"""The largest batch is this part of the input; an average one is half of that."""
+
+
+def simulate(
+    pipeline: Given,
+    *,
+    seeds: Iterable[int] = range(1000),
+    faults: Faults | Iterable[str] | None = None,
+    parallelism: int | None = None,
+    checkpoint: CheckpointConfig | None = None,
+    read: PerSink = None,
+    staged: PerSink = None,
+    compare: PerSink = None,
+) -> Report:
+    """Runs a pipeline through one crash schedule per seed; raises `SimulationFailed` at the first broken rule.
+
+    `pipeline` is a pipeline, a stream, or a function that builds one; the function may take a `Path`, an empty folder
+    that each schedule has for itself. `read(sink)` returns the rows that a reader of the user's own sink sees;
+    `staged(sink)` counts what it still holds back, so that leftovers are noticed. `compare` is `"rows"`,
+    `last_per(...)` or a function of the rows. Each of the three may be a dict by the names of the sinks.
+    `faults` names the kinds of faults (all by default), `parallelism` fixes what is otherwise drawn, and of
+    `checkpoint` the mode and the limits count: the times are drawn.
+    """
+    stage = Stage(
+        given=pipeline,
+        choose_faults=chooser(faults),
+        parallelism=_checked_parallelism(parallelism),
+        checkpoint=checkpoint,
+        read=read,
+        staged=staged,
+        compare=compare,
+    )
+    wanted = _checked_seeds(seeds)
+    with _quiet():
+        return _explore(stage, wanted)
+
+
+def _explore(stage: Stage, seeds: list[int]) -> Report:
+    began = time.perf_counter()
+    expected = expect(stage)
+    stage = replace(stage, batch_rows_max=max(2, expected.rows_read // BATCHES))
+    tried = Report(0, 0, 0, 0, expected.rows_read, 0.0)
+    for seed in seeds:
+        first = run(stage, Schedule(seed), expected)
+        tried = _plus(tried, first, time.perf_counter() - began)
+        if first.finding is not None:
+            raise _failure(stage, first, tried, expected)
+    return tried
+
+
+def _failure(stage: Stage, first: Run, tried: Report, expected: Expected) -> SimulationFailed:
+    best = Shrinker(partial(_play, stage, expected), first).shrink()
+    report = replace(tried, finding=best.finding, minimal=minimal(best, first))
+    return SimulationFailed(str(report), report)
+
+
+def _play(stage: Stage, expected: Expected, schedule: Schedule) -> Run:
+    return run(stage, schedule, expected)
+
+
+def _plus(report: Report, done: Run, seconds: float) -> Report:
+    return replace(
+        report,
+        schedules=report.schedules + 1,
+        checkpoints=report.checkpoints + done.world.checkers.completed,
+        attempts=report.attempts + done.attempts,
+        faults=report.faults + len(done.struck),
+        seconds=seconds,
+    )
+
+
+def _checked_seeds(seeds: object) -> list[int]:
+    if isinstance(seeds, int) or not isinstance(seeds, Iterable):
+        raise ConfigError(
+            f"simulate: seeds={seeds!r}: write seeds=range({seeds}) for that many, or seeds=[{seeds}] for that one"
+        )
+    return [whole_number(seed, "simulate: a seed", 0, 1 << 62) for seed in seeds]
+
+
+def _checked_parallelism(parallelism: int | None) -> int | None:
+    if parallelism is None:
+        return None
+    return whole_number(parallelism, "simulate: parallelism", 1, GROUPS)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Simulated jobs fail all the time: nobody wants to read their warnings."""
+    log = logging.getLogger("penstock")
+    level = log.level
+    log.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        log.setLevel(level)

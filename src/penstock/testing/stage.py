@@ -1,0 +1,232 @@
+"""Puts a user's pipeline on the stage: its source, operators and sinks are the user's own, all else is simulated."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from penstock.api.config import CheckpointConfig
+from penstock.api.pipeline import Pipeline
+from penstock.api.steps import make_sink_operator, make_source_operator
+from penstock.api.stream import Stream
+from penstock.connectors.base import Sink
+from penstock.connectors.sinks.blackhole import BlackholeSink
+from penstock.connectors.sinks.collect import CollectSink
+from penstock.connectors.sinks.files import FileSink
+from penstock.errors import ConfigError
+from penstock.plan.graph import Broadcast, LogicalGraph, Node
+from penstock.plan.physical import PhysicalPlan
+from penstock.protocol.coordinator import CoordinatorConfig
+from penstock.protocol.restart import Never
+from penstock.shells.sim import settings
+from penstock.shells.sim.faults import Faults
+from penstock.shells.sim.scenario import Drawn, Scenario
+from penstock.shells.sim.settings import Settings
+from penstock.testing.compare import Comparison, View, view_for
+from penstock.testing.outside import new_world
+from penstock.testing.sink_watch import Read, SinkWatch
+from penstock.testing.swarm import Choose
+from penstock.testing.watched_sink import StandIn, WatchedSink
+from penstock.testing.watched_source import FlakyOperator, WatchedSource
+
+if TYPE_CHECKING:
+    from penstock.testing.world import UserWorld
+
+GROUPS = 8
+PARALLELISMS = (1, 2, 3)
+SHIPPED = (CollectSink, FileSink, BlackholeSink)
+Given: TypeAlias = Pipeline | Stream | Callable[..., Pipeline | Stream]
+PerSink: TypeAlias = Mapping[str, Any] | Any
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What is simulated, and how: the same for all schedules of one `simulate`."""
+
+    given: Given
+    choose_faults: Choose
+    parallelism: int | None
+    checkpoint: CheckpointConfig | None
+    read: PerSink
+    staged: PerSink
+    compare: PerSink
+    batch_rows_max: int = 16
+
+    def pipeline(self, folder: Path) -> Pipeline:
+        """A pipeline with a world of its own."""
+        if isinstance(self.given, Pipeline | Stream):
+            with new_world():
+                return _with_sink(deepcopy(self.given))
+        takes_folder = bool(inspect.signature(self.given).parameters)
+        return _with_sink(self.given(folder) if takes_folder else self.given())
+
+    @property
+    def exactly_once(self) -> bool:
+        return self.checkpoint is None or self.checkpoint.mode == "exactly_once"
+
+
+class Play:
+    """One schedule's own pipeline, with everything in it watched."""
+
+    def __init__(self, stage: Stage, folder: Path, parallelism: int | None = None) -> None:
+        self._stage = stage
+        self._parallelism = parallelism or stage.parallelism
+        self.graph = stage.pipeline(folder).graph()
+        self.watches: dict[str, SinkWatch] = {}
+        self.sinks: dict[str, Sink] = {}
+        self._own: dict[str, Sink] = {}
+        for node in self.graph.nodes:
+            _refuse_endless(node)
+
+    def views(self) -> dict[str, View]:
+        nodes = [node for node in self.graph.nodes if node.role == "sink"]
+        wanted: dict[str, Comparison | None] = {
+            node.name: of_sink(self._stage.compare, node.name) for node in nodes
+        }
+        return {node.name: view_for(node, self.graph, wanted[node.name]) for node in nodes}
+
+    def disturbed(self, world: UserWorld, rng: Random) -> Drawn:
+        faults = self._stage.choose_faults(rng, self._is_bound_to_driver())
+        return self._drawn(world, rng, faults, _settings(rng, self._stage.checkpoint))
+
+    def undisturbed(self, world: UserWorld, rng: Random) -> Drawn:
+        drawn = replace(_settings(rng, self._stage.checkpoint), strategy=Never())
+        return self._drawn(world, rng, Faults(), drawn)
+
+    def leftovers(self, name: str) -> int:
+        """How much a sink of the user still has staged, where somebody can count it."""
+        count = of_sink(self._stage.staged, name)
+        return int(count(self._own[name])) if count is not None and name in self._own else 0
+
+    # ---- how it is made
+
+    def _drawn(self, world: UserWorld, rng: Random, faults: Faults, how: Settings) -> Drawn:
+        parallelism = self._parallelism or (
+            2 if self._has_broadcast() else rng.choice((1, 2, 2, 3))
+        )
+        nodes = tuple(self._on_stage(world, node) for node in self.graph.nodes)
+        schemas = {id(node.schema): node.schema for node in nodes}
+        scenario = Scenario(
+            LogicalGraph(nodes),
+            parallelism,
+            max(GROUPS, parallelism),
+            {},
+            {},
+            sinks=self.sinks,
+            parallelisms=(parallelism,) if self._parallelism else PARALLELISMS,
+            ship=lambda plan: _copied(plan, schemas),
+        )
+        return Drawn(faults, scenario, self._stage.exactly_once, True, how)
+
+    def _has_broadcast(self) -> bool:
+        edges = [entry.partitioning for node in self.graph.nodes for entry in node.inputs]
+        return any(isinstance(edge, Broadcast) for edge in edges)
+
+    def _is_bound_to_driver(self) -> bool:
+        """Whether a sink of the user hands its rows to the driver: they live only as long as that does."""
+        own = [
+            n.connector
+            for n in self.graph.nodes
+            if n.role == "sink" and not is_shipped(n.connector)
+        ]
+        return any(type(sink).receive is not Sink.receive for sink in own)
+
+    def _on_stage(self, world: UserWorld, node: Node) -> Node:
+        if node.role == "source":
+            watched = WatchedSource(world, node.connector, self._stage.batch_rows_max)
+            return replace(node, create=partial(make_source_operator, watched), connector=watched)
+        if node.role == "sink":
+            sink = self._watched(world, node)
+            return replace(node, create=partial(make_sink_operator, sink), connector=sink)
+        return replace(node, create=partial(_flaky, world, node.create))
+
+    def _watched(self, world: UserWorld, node: Node) -> Sink:
+        shipped = is_shipped(node.connector)
+        own = None if shipped else node.connector
+        read = None if shipped else self._read(node)
+        watch = SinkWatch(world, node.name, node.schema, own, read)
+        inner = stand_in(node.connector) if shipped else node.connector
+        if own is not None:
+            self._own[node.name] = own
+        self.watches[node.name] = watch
+        self.sinks[node.name] = WatchedSink(watch, inner)
+        return self.sinks[node.name]
+
+    def _read(self, node: Node) -> Read:
+        read: Read | None = of_sink(self._stage.read, node.name)
+        if read is not None:
+            return read
+        for name in ("to_table", "to_pylist"):
+            if callable(getattr(node.connector, name, None)):
+                return lambda sink: getattr(sink, name)()
+        raise ConfigError(
+            f"simulate: nobody can see what the sink {node.name!r} shows. Give read=..., a function that takes the"
+            " sink and returns the rows that a reader would find, as a pa.Table or a list of dicts or tuples."
+        )
+
+
+def is_shipped(sink: Sink) -> bool:
+    return isinstance(getattr(sink, "inside", sink), SHIPPED)
+
+
+def stand_in(sink: Any) -> Sink:
+    """The same sink with a stand-in where rows would go to disk or to the driver."""
+    around = getattr(sink, "around", None)
+    return StandIn() if around is None else around(stand_in(sink.inside))
+
+
+def of_sink(given: PerSink, name: str) -> Any:
+    """An option that is for all sinks, or a dict by the names of the sinks."""
+    return given.get(name) if isinstance(given, Mapping) else given
+
+
+def _with_sink(made: object) -> Pipeline:
+    """A stream without a sink is simulated, too: its rows are collected."""
+    if isinstance(made, Stream):
+        return made.to(CollectSink())
+    if isinstance(made, Pipeline):
+        return made
+    raise ConfigError(
+        f"simulate: {made!r} ({type(made).__name__}) is no pipeline; give a pen.Pipeline, a stream, or a function that"
+        " returns one"
+    )
+
+
+def _refuse_endless(node: Node) -> None:
+    if node.role == "source" and not node.connector.bounded:
+        raise ConfigError(
+            f"simulate: the source {node.name!r} never ends, so no schedule would; give it an end, such as"
+            " GeneratorSource(..., rows=200) or FileSource(..., watch=False)"
+        )
+
+
+def _flaky(world: UserWorld, create: Callable[[], Any]) -> FlakyOperator:
+    return FlakyOperator(world, create())
+
+
+def _copied(plan: PhysicalPlan, shared: Mapping[int, Any]) -> PhysicalPlan:
+    """As it would come over the wire: nothing that user code leaves in its own objects is seen by another process."""
+    return deepcopy(plan, dict(shared))
+
+
+def _settings(rng: Random, checkpoint: CheckpointConfig | None) -> Settings:
+    drawn = settings.draw(rng, durable=True, exactly_once=True)
+    if checkpoint is None:
+        return drawn
+    limits: CoordinatorConfig = replace(
+        drawn.coordinator,
+        max_concurrent=checkpoint.max_concurrent,
+        tolerable_failures=checkpoint.tolerable_failures,
+        keep=checkpoint.keep,
+    )
+    return replace(drawn, coordinator=limits)
+
+
+def names_of(values: Iterable[str]) -> str:
+    return ", ".join(repr(value) for value in values)

@@ -1,0 +1,127 @@
+"""The simulated world with a user's pipeline in it: faults by luck or by script, every call kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from penstock.shells.sim.scenario import Drawn
+from penstock.shells.sim.strikes import Strikes
+from penstock.shells.sim.world import Violation, World
+from penstock.testing.finding import OF_PENSTOCK, Call, Finding, rule
+from penstock.testing.luck import Luck
+from penstock.testing.outside import SimulatedFault, fault_points
+
+if TYPE_CHECKING:
+    from penstock.engine.records import ExceptionInfo
+
+WHERE = {
+    "commit_error": "commit",
+    "prepare_error": "prepare",
+    "restore_error": "recovery",
+    "user_error": "user code",
+}
+
+
+class UserWorld(World):
+    def __init__(self, seed: int, luck: Luck, draw: Callable[[UserWorld, Random], Drawn]) -> None:
+        self.luck = luck
+        self.calls: list[Call] = []
+        self.lines: list[tuple[float, str, str]] = []
+        self.finding: Finding | None = None
+        self.rows_read = 0
+        self.inside = ""
+        """The kind of fault that fits to what the user's code does right now."""
+        super().__init__(seed, draw=lambda _, rng: draw(self, rng))
+        self._strikes = ScriptedStrikes(self)
+
+    def explore(self) -> Finding | None:
+        """Runs the schedule; what is wrong, if anything is."""
+        try:
+            with fault_points(self):
+                self.run()
+        except Violation as violation:
+            return self.finding or self._of_the_engine(str(violation))
+        except Exception as error:
+            what = f"the simulated job crashed: {type(error).__name__}: {error}"
+            return self.finding or Finding(
+                "crash", "Penstock does not crash", what, (), (), OF_PENSTOCK
+            )
+        return self.finding
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> UserWorld:
+        """What is copied to a worker still lives in this world."""
+        return self
+
+    # ---- asked and told
+
+    def happens(self, fault: str) -> bool:
+        rate: float = getattr(self.faults, fault)
+        hit = self.luck.happens(fault, rate)
+        if hit:
+            self.note("fault", fault)
+        return hit
+
+    def outside_may_fail(self, what: str) -> None:
+        if self.inside and self.happens(self.inside):
+            raise SimulatedFault(f"simulated failure of {what!r} in {WHERE[self.inside]}")
+
+    def note(self, who: str, what: str) -> None:
+        self.lines.append((self.clock.now_ms, who, what))
+
+    def call(self, where: str, what: str, transaction: str = "") -> None:
+        self.calls.append(Call(self.clock.now_ms, where, what, transaction))
+        self.note(where, what)
+
+    def found(self, finding: Finding) -> None:
+        """The first finding counts, and ends the run."""
+        if self.finding is None:
+            self.finding = finding
+            self.violation(finding.kind, finding.what)
+
+    # ---- what Penstock's own checkers say, in words for users
+
+    def failures(self) -> list[ExceptionInfo]:
+        """What the job itself met, newest first, without what the simulation put in."""
+        met = [e for d in reversed(self.cluster.drivers) for e in d.manager.history.exceptions]
+        return [f for f in met if "simulated" not in f"{f.error} {f.message}".lower()]
+
+    def _of_the_engine(self, problem: str) -> Finding:
+        invariant, _, what = problem.partition(": ")
+        if invariant not in ("I25", "I27"):
+            return Finding(invariant, rule(invariant), what, (), (), OF_PENSTOCK)
+        failures = [f for f in self.failures() if f.error not in ("WorkerLost", "CheckpointFailed")]
+        if not failures:
+            return Finding(invariant, rule(invariant), what, (), (), OF_PENSTOCK)
+        last = failures[0]
+        return Finding(
+            invariant,
+            rule(invariant),
+            "the job does not come to its end, although nothing fails any more",
+            ("the job finishes",),
+            (f"{last.error} in {last.operator or 'the job'}: {last.message}",),
+            f"What {last.operator or 'the job'!r} raises, again and again. After a failure it is asked for the same"
+            " thing once more and must be able to answer.",
+        )
+
+
+class ScriptedStrikes(Strikes):
+    """Faults from outside, chosen by luck or by a script."""
+
+    def __init__(self, world: UserWorld) -> None:
+        super().__init__(world)
+        self._user_world = world
+        self._healed = False
+
+    def heal(self) -> None:
+        super().heal()
+        self._healed = True
+
+    def strike(self) -> None:
+        if self._healed:
+            return
+        kind = self._user_world.luck.strike(self._user_world.faults)
+        if kind is not None:
+            self._user_world.note("fault", kind)
+            self._how[kind]()
