@@ -13,11 +13,13 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from penstock.connectors.base import END
-from penstock.engine import checkpoint_files, committing, outputs, partition, subtask
+from penstock.engine import checkpoint_files, committing, outputs, partition
 from penstock.engine.attempt import Attempt
 from penstock.engine.checkpoint_files import CheckpointFiles
+from penstock.engine.inputs import Input
 from penstock.engine.manager import JobManager
 from penstock.engine.operators.base import FrozenOperator
 from penstock.engine.operators.connect import SinkOperator, SourceOperator
@@ -110,11 +112,10 @@ def barrier_overtakes_waiting_output() -> AbstractContextManager[None]:
 def rest_of_a_cut_batch_goes_to_the_end() -> AbstractContextManager[None]:
     """What a slice leaves of a batch is taken after what came behind it in the channel."""
 
-    def take(self: subtask.Input) -> Any:
-        frame = self.channel.try_receive()
-        return frame if frame is not None else (self.queue.popleft() if self.queue else None)
+    def put_back(self: Input, rest: pa.RecordBatch) -> None:
+        self.put(Batch(rest))
 
-    return swapped(subtask.Input, "take", take)
+    return swapped(Input, "put_back", put_back)
 
 
 @mutant

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from penstock.engine.checkpoint_files import TOMBSTONE
 from penstock.protocol.ids import CheckpointId, SlotId, SubtaskId
 from penstock.protocol.messages import Committed, Deploy, FromWorker, Notify, ToWorker, Trigger
+from penstock.shells.sim.inflight import copies_to, fetch_from, rows_in_flight
 from penstock.shells.sim.outside import row
 from penstock.state.segments import read_blocks
 from penstock.wire import manifest as manifests
@@ -118,7 +119,8 @@ class Checkers:
             self._violation("I5", f"checkpoint {manifest.checkpoint} lacks {missing}")
 
     def _check_state(self, manifest: Manifest) -> None:
-        """I2: the state of every aggregate is the fold of just the rows before the sources' positions."""
+        """I2, I3: the state of every aggregate, with the rows in flight to it, is the fold of just the rows before
+        the sources' positions."""
         covered: list[int] = []
         for snapshot in manifest.snapshots:
             for name, part in snapshot.operators.items():
@@ -127,10 +129,21 @@ class Checkers:
                     covered += source.covered(part.lanes)
         for aggregate, ids in self._world.scenario.aggregates.values():
             want = fold({number: ids[number] for number in covered if number in ids})
-            got = self._state(manifest, aggregate)
+            got = self._with_rows_in_flight(self._state(manifest, aggregate), manifest, aggregate)
             if got != want and (self._world.exactly_once or not at_least(got, want)):
                 what = f"checkpoint {manifest.checkpoint}, {aggregate}: state {got}, fold {want}"
                 self._violation("I2", what)
+
+    def _with_rows_in_flight(
+        self, state: dict[int, tuple[int, int]], manifest: Manifest, aggregate: str
+    ) -> dict[int, tuple[int, int]]:
+        graph = self._world.scenario.graph
+        for operator, key, value in rows_in_flight(manifest, self._world.disk):
+            times = copies_to(graph, aggregate, manifest.parallelism, operator)
+            n, total = state.get(key, (0, 0))
+            if times:
+                state[key] = (n + times, total + times * value)
+        return state
 
     def _state(self, manifest: Manifest, operator: str) -> dict[int, tuple[int, int]]:
         groups = range(manifest.max_parallelism)
@@ -138,11 +151,8 @@ class Checkers:
         for snapshot in manifest.snapshots:
             part = snapshot.operators.get(operator)
             for segment in part.segments if part is not None else ():
-                data = segment.inline
-                if data is None:
-                    data = self._world.disk.read(paths.segment_file(segment.file))
-                whole = data
-                for batch in read_blocks(segment, groups, lambda at, n: whole[at : at + n]):  # noqa: B023
+                fetch = fetch_from(self._world.disk, segment)
+                for batch in read_blocks(segment, groups, fetch):
                     columns = [batch.column(i).to_pylist() for i in range(1, 4)]
                     for key, n, total in zip(*columns, strict=True):
                         if key in state:

@@ -120,6 +120,7 @@ class Cluster:
             world.settings.pace_ms,
             open_store=(lambda: SimStore(world, world.disk, who)) if world.durable else None,
             inline_bytes_max=world.settings.inline_bytes_max,
+            inflight_bytes_max=world.settings.inflight_bytes_max,
         )
 
     def plan_driver(self, delay_ms: float) -> None:

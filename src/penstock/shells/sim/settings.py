@@ -22,6 +22,7 @@ class Settings:
     write_ms: float
     """The longest that background work takes."""
     inline_bytes_max: int
+    inflight_bytes_max: int
     spare_workers: int
     strategy: Strategy
     coordinator: CoordinatorConfig
@@ -36,23 +37,27 @@ class Settings:
         return ManagerConfig(lifecycle, self.coordinator)
 
 
-def draw(rng: Random, durable: bool) -> Settings:
+def draw(rng: Random, durable: bool, exactly_once: bool) -> Settings:
     slow = rng.choice((1.0, 1.0, 20.0))
     write_ms = rng.choice((1.0, 20.0, 200.0))
     quick = slow == 1.0 and write_ms <= 20
+    how = rng.choice(("aligned", "unaligned", "expedited")) if exactly_once else "aligned"
     return Settings(
         frames_max=rng.choice((1, 2, 4)),
         pace_ms=rng.choice((1.0, 5.0, 20.0)),
         slow=slow,
         write_ms=write_ms,
         inline_bytes_max=rng.choice((0, 0, 16_384)),
+        inflight_bytes_max=rng.choice((200, 1 << 20, 1 << 20)),
         spare_workers=rng.choice((0, 0, 1)),
         strategy=Exponential(initial_ms=20, max_ms=500) if durable else Never(),
         coordinator=CoordinatorConfig(
             every_ms=rng.choice((2, 5, 15, 60)),
             timeout_ms=rng.choice((150, 2_000)) if quick else 2_000,
             min_pause_ms=rng.choice((0, 0, 50)),
-            max_concurrent=rng.choice((1, 1, 2, 3)),
+            max_concurrent=rng.choice((1, 1, 2, 3)) if how == "aligned" else 1,
+            unaligned=how == "unaligned",
+            aligned_timeout_ms=rng.choice((0.0, 3.0, 20.0, 200.0)) if how == "expedited" else None,
             tolerable_failures=rng.choice((0, 2, 1_000)),
             keep=rng.choice((1, 2, 3)),
         ),
