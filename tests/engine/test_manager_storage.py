@@ -1,0 +1,287 @@
+"""The job manager and its directory: slow and broken clean-up, history that outlives the driver, damage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import pytest
+
+from penstock.engine.checkpoint_files import RestoreWish
+from penstock.engine.manager import END_PATIENCE_MS
+from penstock.errors import StorageError
+from penstock.ports.control import LaunchEnded
+from penstock.protocol.ids import AttemptId
+from penstock.protocol.lifecycle import Outcome
+from penstock.storage.memory import MemoryStore
+from penstock.wire import manifest as manifests
+from penstock.wire import paths
+from tests.engine.kit import HeldBackground, ListSink, NumberSource
+from tests.engine.whole_job import Job, metadata
+
+FOREVER = 1_000_000
+ROWS = 1_500
+
+
+class Hangs(BaseException):
+    """An operation of a store that never comes back; nothing may catch it."""
+
+
+class Patient(HeldBackground):
+    """Work that hangs neither ends nor fails."""
+
+    def submit(self, work: Callable, done: Callable, failed: Callable) -> None:
+        def tried() -> object:
+            try:
+                return work()
+            except Hangs as hung:
+                return hung
+
+        def told(result: object) -> None:
+            if not isinstance(result, Hangs):
+                done(result)
+
+        super().submit(tried, told, failed)
+
+
+class Bad(MemoryStore):
+    """Some operations on some names raise `error`."""
+
+    def __init__(self, operation: str, folder: str, error: BaseException) -> None:
+        super().__init__()
+        self._bad = (operation, folder)
+        self._error = error
+        self.hits = 0
+        self.good = False
+
+    def _maybe(self, operation: str, name: str) -> None:
+        if not self.good and self._bad[0] == operation and name.startswith(self._bad[1]):
+            self.hits += 1
+            raise self._error
+
+    def write(self, name: str, chunks: Iterable[bytes | memoryview]) -> int:
+        self._maybe("write", name)
+        return super().write(name, chunks)
+
+    def list(self, prefix: str = "") -> list[str]:
+        self._maybe("list", prefix)
+        return super().list(prefix)
+
+    def delete(self, name: str) -> None:
+        self._maybe("delete", name)
+        super().delete(name)
+
+
+# ---- clean-up and history hold nothing up
+
+
+@pytest.mark.parametrize("error", [Hangs("for ever"), StorageError("no"), OSError("no")], ids=repr)
+@pytest.mark.parametrize(
+    ("operation", "folder"), [("delete", "chk-"), ("write", "history"), ("list", "history")]
+)
+def test_slow_or_broken_clean_up_and_history_never_hold_up_a_checkpoint(
+    operation: str, folder: str, error: BaseException
+) -> None:
+    """C4, C5, C6, I25: the next checkpoints complete, their rows are committed, and the job ends."""
+    store = Bad(operation, folder, error)
+    job = Job(NumberSource(FOREVER), ListSink(), store=store, background=Patient())
+    job.until(job.completed(12), steps=400)
+    assert store.hits, "it was really tried"
+    assert not job.errors
+    job.manager.request_stop()
+    job.until(lambda: job.manager.outcome is not None)
+    job.clock.now_ms += END_PATIENCE_MS
+    assert job.run() is Outcome.STOPPED
+    assert job.sink.numbers == list(range(len(job.sink.numbers)))
+
+
+def test_the_end_waits_for_a_store_that_is_slow_but_not_for_one_that_hangs() -> None:
+    """I13, I25."""
+    store = Bad("delete", "chk-", Hangs())
+    job = Job(NumberSource(FOREVER), ListSink(), store=store, background=Patient())
+    job.until(job.completed(3))
+    job.manager.request_stop()
+    job.until(lambda: job.manager.outcome is not None)
+    for _ in range(500):
+        job.step()
+    assert not job.manager.ended
+    job.clock.now_ms += END_PATIENCE_MS
+    assert job.manager.ended
+
+
+def test_what_a_hanging_clean_up_left_is_swept_by_the_next_driver() -> None:
+    """I13."""
+    store = Bad("delete", "chk-", Hangs())
+    job = Job(NumberSource(ROWS), ListSink(), store=store, background=Patient())
+    job.until(job.completed(5))
+    assert len(metadata(store)) >= 5
+    store.good = True
+    again = Job(NumberSource(ROWS), job.sink, store=store, driver="b")
+    assert again.run() is Outcome.FINISHED
+    assert len(metadata(store)) == 2
+
+
+# ---- history
+
+
+def pages(store: MemoryStore) -> list[str]:
+    return store.list(paths.HISTORY_FOLDER)
+
+
+class Forgetful(MemoryStore):
+    """So many times metadata is not written."""
+
+    forget = 0
+
+    def create(self, name: str, data: bytes) -> bool:
+        if self.forget and paths.metadata_of(name) is not None:
+            self.forget -= 1
+            raise StorageError("simulated")
+        return super().create(name, data)
+
+
+def test_the_next_driver_tells_what_the_killed_one_saw() -> None:
+    """C6: completed and failed ones, with reasons, times and totals."""
+    store, sink = Forgetful(), ListSink()
+    first = Job(NumberSource(FOREVER), sink, store=store)
+    first.until(first.completed(2))
+    store.forget = 1
+    first.until(lambda: first.manager.history.aborted_total > 0)
+    first.until(first.completed(4))
+    first.clock.now_ms += 2_000
+    first.until(lambda: not first.manager.history.has_unsaved)
+    first.step()
+    seen = {info.id: info for info in first.manager.history.checkpoints if info.status != "pending"}
+    totals = first.manager.history.totals
+    assert (totals.completed, totals.aborted) == (len(seen) - 1, 1)
+
+    second = Job(NumberSource(FOREVER), sink, store=store, driver="b")
+    second.until(lambda: second.manager.status == "running")
+    told = second.manager.history
+    assert {info.id: info for info in told.checkpoints} == seen
+    (failed,) = [info for info in told.checkpoints if info.status == "aborted"]
+    assert "its metadata could not be written" in str(failed.failure)
+    assert (told.totals.completed, told.totals.aborted) == (totals.completed, totals.aborted)
+    assert told.totals.restored == totals.restored + 1
+    assert told.summary().duration_ms is not None
+    assert told.completed_total == 0, "its own"
+
+
+def test_a_checkpoint_that_its_driver_had_no_time_to_write_down_is_told_all_the_same() -> None:
+    """C6: what is restored is known."""
+    store = MemoryStore()
+    first = Job(NumberSource(FOREVER), ListSink(), store=store)
+    first.until(first.completed(5))
+    newest = max(metadata(store))
+    for name in pages(store):
+        store.delete(name)
+    second = Job(NumberSource(FOREVER), first.sink, store=store, driver="b")
+    second.until(lambda: second.manager.status == "running")
+    (told,) = second.manager.history.checkpoints
+    (seen,) = [info for info in first.manager.history.checkpoints if info.id == newest]
+    assert (told.id, told.status, told.kind, told.subtasks) == (
+        newest,
+        "completed",
+        "checkpoint",
+        seen.subtasks,
+    )
+    assert second.manager.history.totals.completed == 1
+
+
+def test_a_damaged_history_warns_and_hinders_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """C6."""
+    store, sink = MemoryStore(), ListSink()
+    first = Job(NumberSource(ROWS), sink, store=store)
+    first.until(first.completed(3))
+    for name in pages(store):
+        store.write(name, [b"\x00\x01"])
+    store.write(paths.history(AttemptId(77), 3), [b""])
+    second = Job(NumberSource(ROWS), sink, store=store, driver="b")
+    assert second.run() is Outcome.FINISHED
+    assert sink.numbers == list(range(ROWS))
+    assert "history/0000000001-0000000000 is damaged" in caplog.text
+    assert second.manager.history.checkpoints
+
+
+def test_a_job_that_leaves_nothing_leaves_no_history() -> None:
+    """C6, T3."""
+    job = Job(NumberSource(FOREVER), ListSink(), retain="delete_on_cancel")
+    job.until(job.completed(3))
+    assert pages(job.store)
+    job.manager.request_cancel()
+    assert job.run() is Outcome.CANCELLED
+    assert job.store.list() == []
+
+
+def test_the_last_checkpoint_of_a_job_is_in_its_history() -> None:
+    """C6."""
+    job = Job(NumberSource(100), ListSink())
+    assert job.run() is Outcome.FINISHED
+    again = Job(NumberSource(100), job.sink, store=job.store, driver="b")
+    again.until(lambda: bool(again.manager.history.checkpoints))
+    assert again.manager.history.checkpoints[0].kind == "final"
+
+
+# ---- damaged checkpoints
+
+
+def stopped(sink: ListSink) -> tuple[MemoryStore, int]:
+    """The directory of a job with two checkpoints, and the newest of them."""
+    store = MemoryStore()
+    job = Job(NumberSource(ROWS), sink, store=store)
+    job.until(job.completed(3))
+    job.manager.request_stop()
+    assert job.run() is Outcome.STOPPED
+    assert len(metadata(store)) == 2
+    return store, max(metadata(store))
+
+
+def damage(store: MemoryStore, name: str) -> None:
+    data = bytearray(store.read(name))
+    data[len(data) // 3] ^= 4
+    store.write(name, [bytes(data)])
+
+
+def test_a_damaged_newest_checkpoint_fails_the_start_where_rows_would_come_twice() -> None:
+    """I17, T5, I24, bug-E2: says which file, and what to do; nothing is written a second time."""
+    sink = ListSink()
+    store, newest = stopped(sink)
+    before = sink.numbers
+    damage(store, f"chk-{newest}/_metadata")
+    job = Job(NumberSource(ROWS), sink, store=store, driver="b")
+    assert job.run() is Outcome.FAILED
+    assert job.manager.reason.startswith("CheckpointCorrupt: job 'job'")
+    assert f"chk-{newest}/_metadata" in job.manager.reason
+    assert "Repair or put back the damaged files, or start with restore=" in job.manager.reason
+    assert sink.numbers == before
+    assert job.errors == ["CheckpointCorrupt"]
+
+
+def test_a_damaged_newest_checkpoint_is_passed_over_where_no_sink_minds() -> None:
+    """I17, T5, bug-E3: with a warning among the job's exceptions."""
+    sink = ListSink(idempotent=True)
+    store, newest = stopped(sink)
+    older = min(metadata(store))
+    damage(store, f"chk-{newest}/_metadata")
+    job = Job(NumberSource(ROWS), sink, store=store, driver="b")
+    assert job.run() is Outcome.FINISHED
+    assert sorted(set(sink.numbers)) == list(range(ROWS)), "some come twice, none is missing"
+    (warning,) = job.manager.history.exceptions
+    assert warning.error == "CheckpointCorrupt"
+    assert f"checkpoint {newest} cannot be used" in warning.message
+    assert f"going on from {older}" in warning.message
+
+
+def test_whoever_names_the_older_checkpoint_goes_on_from_it_also_after_a_failure() -> None:
+    """I17: what the refusal advises works, and works again when a worker is lost before the next checkpoint."""
+    sink = ListSink()
+    store, newest = stopped(sink)
+    name = f"chk-{min(metadata(store))}/_metadata"
+    damage(store, f"chk-{newest}/_metadata")
+    wish = RestoreWish(manifest=manifests.decode(store.read(name), name))
+    job = Job(NumberSource(ROWS), sink, store=store, driver="b", wish=wish, every_ms=None)
+    job.until(lambda: job.manager.status == "running")
+    job.workers.kill(next(iter(job.workers.workers)))
+    job.workers.events.append(LaunchEnded(0, "killed"))
+    job.until(lambda: job.manager.machine.attempts == 2)
+    assert job.run() is Outcome.FINISHED
+    assert sorted(set(sink.numbers)) == list(range(ROWS))
