@@ -81,7 +81,7 @@ def test_every_strategy_says_how_to_limit_it(
     machine.joined(WorkerId("w"), 0, 1.0)
     machine.claimed(AttemptId(1), CheckpointId(0), None, 2.0)
     machine.attempt_failed(AttemptId(1), "no", 3.0)
-    assert told in restart_line(machine, 3.0, durable)
+    assert told in restart_line(machine, durable)
 
 
 # ---- numbers

@@ -43,8 +43,9 @@ def _text(job: Job, durable: bool) -> str:
         after = "It had no checkpoint of this run yet."
     else:
         after = f"Started again it goes on from checkpoint {newest}."
+    doing = "starting" if job.status == "created" else job.status
     return (
-        f"job {job.name!r} was still {job.status} when the program ended, and has ended with it. Call"
+        f"job {job.name!r} was still {doing} when the program ended, and has ended with it. Call"
         " job.await_termination() to wait for it, or job.stop() to end it with everything committed."
         f" {after}"
     )

@@ -359,7 +359,7 @@ class JobManager:
         self._obey(self.machine.attempt_failed(attempt, reason, self._now()))
 
     def _tell_restart(self) -> None:
-        line = restart_line(self.machine, self._now(), durable=self._durable is not None)
+        line = restart_line(self.machine, durable=self._durable is not None)
         log.warning("job %s: %s", self._spec.job, line)
 
     def _record_failure(self, reason: str, attempt: AttemptId, traceback: str = "") -> None:

@@ -8,10 +8,10 @@ from penstock.protocol import restart
 from penstock.protocol.lifecycle import Gathering, JobMachine
 
 
-def restart_line(machine: JobMachine, now_ms: float, durable: bool) -> str:
+def restart_line(machine: JobMachine, durable: bool) -> str:
     """Right after a failure, when the machine has made up its mind to try again."""
     phase = machine.phase
-    wait_ms = max(0.0, phase.not_before_ms - now_ms) if isinstance(phase, Gathering) else 0.0
+    wait_ms = phase.not_before_ms - phase.since_ms if isinstance(phase, Gathering) else 0.0
     when = f"in {wait_ms / 1_000:g} s" if wait_ms else "at once"
     origin = "the newest checkpoint" if durable else "scratch, because it takes no checkpoints"
     limit = _limit(machine.config.strategy, len(machine.failures_ms))
