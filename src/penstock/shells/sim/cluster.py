@@ -213,7 +213,9 @@ class Cluster:
 
     def step_process(self, process: Process) -> None:
         try:
-            process.dirty = process.worker.step()
+            process.dirty = False
+            moved = process.worker.step()
+            process.dirty = process.dirty or moved
             process.wake_ms = _wake_ms(process)
             self._world.checkers.after_process(process)
         except DriverLost:

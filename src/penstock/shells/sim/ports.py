@@ -156,8 +156,10 @@ class SimChannel:
     """A channel between two processes: bounded, in order, dead when either end is. A process is woken when it could
     be waiting for just this: a frame where there was none, room where there was none."""
 
-    def __init__(self, world: World, id: ChannelId, frames_max: int) -> None:
+    def __init__(self, world: World, id: ChannelId, frames_max: int, sluggish: float = 0.0) -> None:
+        """`sluggish`: how often a frame that is there is not given out yet."""
         self.id = id
+        self._sluggish = sluggish
         self.reader = ""
         self.writer = ""
         self._world = world
@@ -181,6 +183,9 @@ class SimChannel:
 
     def try_receive(self) -> Frame | None:
         if not self._frames:
+            return None
+        if self._sluggish and self._world.rng.random() < self._sluggish:
+            self._world.touch(self.reader)
             return None
         was_full = len(self._frames) == self._frames_max
         number, frame = self._frames.popleft()

@@ -15,6 +15,8 @@ from penstock.protocol.restart import Exponential, Never, Strategy
 class Settings:
     frames_max: int
     """Room in a channel."""
+    sluggish: float
+    """How slow the slower half of the channels are: rows pile up before them."""
     pace_ms: float
     """How long a source waits after a small batch."""
     slow: float
@@ -41,10 +43,15 @@ def draw(rng: Random, durable: bool, exactly_once: bool) -> Settings:
     slow = rng.choice((1.0, 1.0, 20.0))
     write_ms = rng.choice((1.0, 20.0, 200.0))
     quick = slow == 1.0 and write_ms <= 20
-    how = rng.choice(("aligned", "unaligned", "expedited")) if exactly_once else "aligned"
+    how = (
+        rng.choice(("aligned", "unaligned", "unaligned", "expedited"))
+        if exactly_once
+        else "aligned"
+    )
     return Settings(
         frames_max=rng.choice((1, 2, 4)),
-        pace_ms=rng.choice((1.0, 5.0, 20.0)),
+        sluggish=rng.choice((0.0, 0.8, 0.95)),
+        pace_ms=rng.choice((0.0, 1.0, 5.0, 20.0)),
         slow=slow,
         write_ms=write_ms,
         inline_bytes_max=rng.choice((0, 0, 16_384)),

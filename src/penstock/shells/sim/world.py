@@ -203,7 +203,8 @@ class World:
     def open_channel(self, id: ChannelId) -> tuple[str, SimChannel]:
         endpoint = f"sim://{self._next_channel}"
         self._next_channel += 1
-        self.channels[endpoint] = SimChannel(self, id, self.settings.frames_max)
+        sluggish = self.settings.sluggish if self.rng.random() < 0.5 else 0.0
+        self.channels[endpoint] = SimChannel(self, id, self.settings.frames_max, sluggish)
         return endpoint, self.channels[endpoint]
 
     def forget_channels(self, gone: Iterable[SimChannel]) -> None:
