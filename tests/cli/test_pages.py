@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -68,6 +70,25 @@ def expected_totals() -> dict[str, tuple[int, int]]:
     return {
         f"user-{user}": (40_000, sum(i % 100 for i in range(user, 200_000, 5))) for user in range(5)
     }
+
+
+def test_the_readme_s_way_to_the_latest_update_of_each_key_finds_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A running aggregate's output is a log of updates; files are in no order."""
+    folder = tmp_path / "out/totals"
+    folder.mkdir(parents=True)
+    for name, orders in (("a", [2, 5]), ("b", [1, 3, 4])):
+        columns = {
+            "user": ["ann"] * len(orders),
+            "orders": orders,
+            "total": [n * 10 for n in orders],
+        }
+        pq.write_table(pa.table(columns), folder / f"part-{name}.parquet")
+    monkeypatch.chdir(tmp_path)
+    (recipe,) = re.findall(r"^```py\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
+    found = eval(recipe, {"pd": pd})
+    assert found.reset_index().to_dict("records") == [{"user": "ann", "orders": 5, "total": 50}]
 
 
 def test_the_guide_s_code_runs_from_top_to_bottom(capsys: pytest.CaptureFixture[str]) -> None:
