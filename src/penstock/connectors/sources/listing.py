@@ -47,7 +47,7 @@ class Listing:
         with errors_without_secrets(f"cannot list {self.path}"):
             self._fs.invalidate_cache()
             found = [file for file in self._find() if file.bytes_total and _counts(file.name)]
-        return sorted(found)
+        return sorted(found, key=lambda file: file.name)
 
     def require_readable(self) -> None:
         """Raises where a local path can never be read; what is below it is not looked at."""
