@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import gzip
 import json
 import os
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ import pytest
 from penstock.connectors.base import EndOfInput, SourceContext, SourceReader, Wait
 from penstock.connectors.sources import FileSource, lines
 from penstock.connectors.sources.files import lane_of
+from penstock.connectors.sources.listing import Listing
 from penstock.errors import ConfigError, DataError, SchemaError
 from penstock.protocol.snapshot import Plain
 
@@ -336,3 +338,44 @@ def test_a_bounded_folder_is_what_it_was_when_the_job_began(tmp_path: Path) -> N
     (tmp_path / "a.csv").unlink()
     with pytest.raises(DataError, match="1 files that were there when the job began"):
         source.reader(place, positions)
+
+
+class Flaky:
+    """A file whose disk or network fails while it is read."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+        self.closed = False
+
+    def __getattr__(self, name: str) -> object:
+        if name in ("seek", "read", "tell", "size"):
+            return self._fail
+        raise AttributeError(name)
+
+    def _fail(self, *_: object) -> None:
+        raise self.error
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.mark.parametrize("kind", ["csv", "json", "parquet"])
+@pytest.mark.parametrize("error", [OSError(5, "I/O error"), TimeoutError(), ConnectionResetError()])
+def test_a_disk_or_network_that_fails_is_not_taken_for_a_damaged_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, error: OSError
+) -> None:
+    """R1: the job is restarted and reads on, instead of failing for good."""
+    (tmp_path / f"a.{kind}").write_text("x")
+    monkeypatch.setattr(Listing, "_open", lambda *_: Flaky(error))
+    with pytest.raises(type(error)):
+        read(FileSource(str(tmp_path), kind, "id BIGINT"))
+
+
+def test_a_damaged_packed_file_is_named(tmp_path: Path) -> None:
+    """Cut off, changed inside, or not packed at all."""
+    whole = gzip.compress(b"id\n" + b"1\n" * 100_000)
+    middle = len(whole) // 2
+    for data in (whole[:-20], whole[:middle] + b"\xff" * 20 + whole[middle + 20 :], b"id\n1\n"):
+        (tmp_path / "a.csv.gz").write_bytes(data)
+        with pytest.raises(DataError, match=r"a\.csv\.gz: cannot be read behind line"):
+            read(FileSource(str(tmp_path), "csv", "id BIGINT"))

@@ -58,6 +58,14 @@ def is_permanent(error: OSError) -> bool:
     return error.errno in _HINTS or isinstance(error, PermissionError)
 
 
+def may_pass(error: BaseException) -> bool:
+    """A failure of the disk or the network while a file was read, which says nothing about what is in the file."""
+    if isinstance(error, TimeoutError | ConnectionError):
+        return True
+    has_code = isinstance(error, OSError) and error.errno is not None
+    return has_code and not is_permanent(error)  # type: ignore[arg-type]
+
+
 def cannot(action: str, path: str, error: OSError) -> ConfigError:
     """An error that a restart does not mend: the job fails at once instead of being restarted for ever."""
     code = error.errno or (errno.EACCES if isinstance(error, PermissionError) else 0)

@@ -3,6 +3,7 @@ place to come back to, and one bad line can be told from its neighbours."""
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.connectors.location import may_pass
 from penstock.connectors.sources.chunks import Chunk, Mark
 from penstock.connectors.sources.listing import Listing
 from penstock.errors import DataError
@@ -87,7 +89,9 @@ def line_blocks(handle: Any, at: Mark, where: str) -> Iterator[Block]:
             if data:
                 yield Block(data, offset, line, last)
             offset, line = offset + len(data), line + data.count(b"\n")
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
+        if may_pass(error):
+            raise
         raise DataError(
             f"{where}: cannot be read behind line {line} ({redacted(str(error))})"
         ) from None

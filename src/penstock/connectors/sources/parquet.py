@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from penstock.connectors.location import may_pass
 from penstock.connectors.schemas import plain_schema, plain_type
 from penstock.connectors.sources.chunks import Chunk, Mark
 from penstock.connectors.sources.listing import Listing
@@ -52,6 +53,8 @@ def _opened(listing: Listing, name: str) -> Iterator[Any]:
         with closing(listing.open_random(name)) as handle:
             yield pq.ParquetFile(handle, coerce_int96_timestamp_unit="us", pre_buffer=False)
     except (pa.ArrowException, OSError) as error:
+        if may_pass(error):
+            raise
         raise DataError(
             f"{where}: cannot be read as Parquet ({redacted(str(error))}); take the file out of the folder,"
             ' or give the source its real format="..."'
