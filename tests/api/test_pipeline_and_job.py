@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterator
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -12,6 +12,8 @@ import penstock as pen
 from penstock.api import at_exit
 from penstock.api.job import ENDED, STATES
 from penstock.api.show import print_table
+from penstock.protocol.lifecycle import Outcome
+from penstock.shells.spark.driver_loop import DriverLoop
 
 
 class Control:
@@ -42,6 +44,9 @@ class Control:
             pen.CheckpointInfo(2, "checkpoint", "completed", 1.0, 5.0),
         ]
 
+    def checkpoint_summary(self) -> pen.CheckpointSummary:
+        return pen.CheckpointSummary(1, 0, 1, 0, None)
+
     def exceptions(self) -> list[pen.ExceptionInfo]:
         return [pen.ExceptionInfo(1.0, 1, "ValueError", "no")]
 
@@ -71,6 +76,7 @@ def test_a_job_tells_about_itself() -> None:
     job = pen.Job(Control())
     assert (job.id, job.name, job.status) == ("totals", "Totals", "running")
     assert [info.id for info in job.checkpoints()] == [3, 2]
+    assert job.checkpoint_summary().completed == 1
     assert job.exceptions[0].error == "ValueError"
     assert job.metrics() == {"rows": 1.0}
     assert job.workers == [pen.WorkerInfo(0, 4711, "here")]
@@ -87,6 +93,22 @@ def test_waiting_for_a_job_that_failed_raises_its_failure() -> None:
     with pytest.raises(pen.JobFailed, match="for good") as caught:
         pen.Job(Control("failed", failure)).await_termination()
     assert caught.value.cause == "ValueError: no"
+
+
+@pytest.mark.parametrize(("reason", "shown"), [("ValueError: no", True), ("too few slots", False)])
+def test_a_failure_has_the_traceback_of_its_own_cause_and_of_no_other(
+    reason: str, shown: bool
+) -> None:
+    """The job may have met other failures before the one that ended it."""
+    before = pen.ExceptionInfo(1.0, 1, "ValueError", "no", traceback="Traceback of ValueError")
+    history = SimpleNamespace(exceptions=(before,))
+    manager: Any = SimpleNamespace(outcome=Outcome.FAILED, reason=reason, history=history)
+    nothing: Any = None
+    loop = DriverLoop("id", "Totals", manager, nothing, nothing, nothing, nothing, durable=True)
+    failure = loop.failure()
+    assert failure is not None
+    assert failure.cause == reason
+    assert ("Traceback of ValueError" in str(failure)) is shown
 
 
 @pytest.mark.parametrize(("timeout", "seconds"), [(None, None), (2, 2.0), ("500 ms", 0.5)])

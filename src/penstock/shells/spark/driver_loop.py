@@ -124,7 +124,8 @@ class DriverLoop:
             return None
         cause = self._manager.reason
         newest = next(iter(self._manager.history.exceptions), None)
-        shown = f"\n\n{newest.traceback.rstrip()}" if newest and newest.traceback else ""
+        is_it = newest is not None and newest.traceback and newest.message in cause
+        shown = f"\n\n{newest.traceback.rstrip()}" if newest is not None and is_it else ""
         return JobFailed(f"job {self.job_name!r} failed: {cause}{shown}", cause)
 
     def checkpoints(self) -> Sequence[CheckpointInfo]:
