@@ -67,8 +67,6 @@ def test_a_checkpoint_needs_a_directory(directory: Any) -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("unaligned", True),
-        ("aligned_timeout", "1 second"),
         ("changelog", True),
         ("backend", "rocksdb"),
         ("local_recovery", True),
@@ -76,6 +74,46 @@ def test_a_checkpoint_needs_a_directory(directory: Any) -> None:
 )
 def test_what_is_not_there_yet_says_so(field: str, value: Any) -> None:
     with pytest.raises(pen.ConfigError, match=f"CheckpointConfig.{field}=.* is not supported yet"):
+        pen.CheckpointConfig("chk/", **{field: value})
+
+
+def test_unaligned_goes_alone_or_with_a_timeout_after_which_it_applies() -> None:
+    """B7, B8."""
+    assert pen.CheckpointConfig("chk/", unaligned=True).unaligned_at_once
+    both = pen.CheckpointConfig("chk/", unaligned=True, aligned_timeout="500 ms")
+    assert (both.unaligned_at_once, both.aligned_timeout_ms) == (False, 500)
+    assert pen.CheckpointConfig("chk/", aligned_timeout="1 second").aligned_timeout_ms == 1_000
+
+
+@pytest.mark.parametrize("chosen", [{"unaligned": True}, {"aligned_timeout": "1 second"}])
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ({"max_concurrent": 2}, "goes with max_concurrent=1 only, not 2"),
+        ({"mode": "at_least_once"}, "needs mode='exactly_once'"),
+    ],
+)
+def test_unaligned_checkpoints_are_taken_one_at_a_time_and_for_exactly_once(
+    chosen: dict[str, Any], other: dict[str, Any], message: str
+) -> None:
+    """B7, bug-B14: refused before anything runs."""
+    with pytest.raises(pen.ConfigError, match=message):
+        pen.CheckpointConfig("chk/", **chosen, **other)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("aligned_timeout", "10 minutes", "must be shorter than timeout='10 minutes'"),
+        ("aligned_timeout", "soon", "aligned_timeout"),
+        ("unaligned", "yes", "neither True nor False"),
+        ("inflight_bytes_max", 0, "out of range"),
+    ],
+)
+def test_a_wrong_field_of_unaligned_checkpoints_is_refused_by_name(
+    field: str, value: Any, message: str
+) -> None:
+    with pytest.raises(pen.ConfigError, match=message):
         pen.CheckpointConfig("chk/", **{field: value})
 
 

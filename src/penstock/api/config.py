@@ -17,7 +17,7 @@ Duration: TypeAlias = str | timedelta
 
 MODES = ("exactly_once", "at_least_once")
 RETAIN = ("retain_on_cancel", "delete_on_cancel", "never_retain")
-_NOT_YET = ("unaligned", "aligned_timeout", "backend", "changelog", "local_recovery")
+_NOT_YET = ("backend", "changelog", "local_recovery")
 
 
 @dataclass(frozen=True, repr=False)
@@ -43,6 +43,9 @@ class CheckpointConfig:
     incremental: bool = True
     changelog: bool = False
     local_recovery: bool = False
+    inflight_bytes_max: int = 256 << 20
+    """The most rows in flight that one subtask may have in an unaligned checkpoint, in bytes. Beyond it that
+    checkpoint is given up, without counting as failed, and the next one is aligned."""
     storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
     """Passed to fsspec. May hold secrets: never shown."""
 
@@ -58,6 +61,9 @@ class CheckpointConfig:
         whole_number(self.tolerable_failures, "CheckpointConfig.tolerable_failures", 0, 1_000_000)
         whole_number(self.keep, "CheckpointConfig.keep", 1, 10_000)
         truth_value(self.incremental, "CheckpointConfig.incremental")
+        truth_value(self.unaligned, "CheckpointConfig.unaligned")
+        whole_number(self.inflight_bytes_max, "CheckpointConfig.inflight_bytes_max", 1, 1 << 40)
+        self._check_unaligned()
 
     def __repr__(self) -> str:
         shown = [f"{spec.name}={getattr(self, spec.name)!r}" for spec in fields(self) if spec.repr]
@@ -74,6 +80,39 @@ class CheckpointConfig:
     @property
     def min_pause_ms(self) -> int:
         return parse_duration_ms(self.min_pause)
+
+    @property
+    def aligned_timeout_ms(self) -> int | None:
+        """When a checkpoint becomes unaligned; None: never, or at once."""
+        if self.aligned_timeout is None:
+            return None
+        return parse_duration_ms(self.aligned_timeout, "CheckpointConfig.aligned_timeout")
+
+    @property
+    def unaligned_at_once(self) -> bool:
+        return self.unaligned and self.aligned_timeout is None
+
+    def _check_unaligned(self) -> None:
+        """Rows in flight belong to one snapshot only, and only exactly once needs them."""
+        aligned_timeout_ms = self.aligned_timeout_ms
+        if not self.unaligned and aligned_timeout_ms is None:
+            return
+        chosen = "unaligned=True" if self.unaligned else f"aligned_timeout={self.aligned_timeout!r}"
+        if self.mode != "exactly_once":
+            raise ConfigError(
+                f"CheckpointConfig.{chosen} needs mode='exactly_once': at least once never blocks a channel, so "
+                "there is nothing to gain from it. Leave it out."
+            )
+        if self.max_concurrent > 1:
+            raise ConfigError(
+                f"CheckpointConfig.{chosen} goes with max_concurrent=1 only, not {self.max_concurrent}: "
+                "unaligned checkpoints are quick, and one is taken at a time."
+            )
+        if aligned_timeout_ms is not None and aligned_timeout_ms >= self.timeout_ms:
+            raise ConfigError(
+                f"CheckpointConfig.aligned_timeout={self.aligned_timeout!r} must be shorter than "
+                f"timeout={self.timeout!r}: a checkpoint that long is given up before it could become unaligned."
+            )
 
     def _refuse_what_is_not_there(self) -> None:
         for spec in fields(self):

@@ -108,6 +108,7 @@ def _spec(
         open_store=partial(FilesystemStore, root, options),
         open_origin=partial(_open_origin, options),
         location=store.root,
+        inflight_bytes_max=config.inflight_bytes_max,
     )
 
 
@@ -217,6 +218,8 @@ def _manager_config(settings: JobSettings, wish: RestoreWish, local: bool) -> Ma
         max_concurrent=config.max_concurrent,
         tolerable_failures=config.tolerable_failures,
         keep=config.keep,
+        unaligned=config.unaligned_at_once,
+        aligned_timeout_ms=config.aligned_timeout_ms,
     )
     return ManagerConfig(lifecycle, coordinator, wish, config.retain)
 
