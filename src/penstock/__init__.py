@@ -10,7 +10,14 @@ from penstock.api.config import (
 from penstock.api.job import Job
 from penstock.api.keyed import KeyedStream
 from penstock.api.pipeline import Pipeline
-from penstock.api.records import CheckpointInfo, ExceptionInfo, SubtaskInfo, WorkerInfo
+from penstock.api.records import (
+    CheckpointInfo,
+    CheckpointSummary,
+    ExceptionInfo,
+    Spread,
+    SubtaskInfo,
+    WorkerInfo,
+)
 from penstock.api.stream import Stream, from_rows, from_source
 from penstock.connectors.base import (
     END,
@@ -57,6 +64,7 @@ __all__ = [
     "CheckpointConfig",
     "CheckpointCorrupt",
     "CheckpointInfo",
+    "CheckpointSummary",
     "CollectSink",
     "CommitError",
     "ConfigError",
@@ -89,6 +97,7 @@ __all__ = [
     "Source",
     "SourceContext",
     "SourceReader",
+    "Spread",
     "StorageError",
     "Stream",
     "SubtaskInfo",

@@ -10,11 +10,15 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
+import penstock as pen
 from penstock.cli.app import app
 from penstock.engine.checkpoint_files import TOMBSTONE
+from penstock.engine.history_files import HistoryFiles
+from penstock.engine.records import Totals
 from penstock.protocol.ids import AttemptId, CheckpointId, SubtaskId
 from penstock.protocol.messages import SnapshotKind
-from penstock.protocol.snapshot import OperatorSnapshot, Segment, SubtaskSnapshot
+from penstock.protocol.snapshot import InFlight, OperatorSnapshot, Segment, SubtaskSnapshot
+from penstock.state.channel_rows import encode_rows
 from penstock.state.segments import GROUP_FIELD, encode_blocks
 from penstock.storage.filesystem import FilesystemStore, open_job
 from penstock.wire import manifest as manifests
@@ -43,6 +47,8 @@ def store_checkpoint(store: FilesystemStore, checkpoint: int) -> None:
         Segment("agg", in_file.schema, in_file.blocks, file=file),
         Segment("small", inline.schema, inline.blocks, inline=b"".join(inline.chunks)),
     )
+    rows = encode_rows([pa.RecordBatch.from_pydict({"k": [1, 2]})])
+    flying = Segment("in flight", rows.schema, rows.blocks, inline=b"".join(rows.chunks))
     manifest = Manifest(
         job="totals",
         checkpoint=CheckpointId(checkpoint),
@@ -55,7 +61,11 @@ def store_checkpoint(store: FilesystemStore, checkpoint: int) -> None:
         operators=(ManifestOperator("numbers", "generator"), ManifestOperator("totals", "agg", 1)),
         snapshots=(
             SubtaskSnapshot(SubtaskId(0, 0), {"numbers": OperatorSnapshot(lanes={0: 5, 1: 6})}),
-            SubtaskSnapshot(SubtaskId(1, 0), {"totals": OperatorSnapshot(segments)}),
+            SubtaskSnapshot(
+                SubtaskId(1, 0),
+                {"totals": OperatorSnapshot(segments)},
+                inflight=(InFlight("totals", 0, 0, flying),),
+            ),
         ),
     )
     store.create(f"chk-{checkpoint}/_metadata", manifests.encode(manifest))
@@ -94,6 +104,43 @@ def test_completed_checkpoints_are_listed_newest_first(root: Path) -> None:
     assert "2023-11-14 22:13:20" in call("checkpoints", str(root))
 
 
+def test_the_history_is_told_with_what_failed_and_why(root: Path) -> None:
+    """C6: read from the job's folder, whether or not the job runs."""
+    files = HistoryFiles(FilesystemStore(str(root)))
+    subtask = pen.SubtaskInfo(("totals",), 0, 1.0, 2.0, 3.0, 100, 50)
+    infos = [
+        pen.CheckpointInfo(
+            7, "checkpoint", "completed", 1e12, 40.0, 100, 100, 50, subtasks=(subtask,)
+        ),
+        pen.CheckpointInfo(
+            8, "checkpoint", "aborted", 1e12, 9.0, failure="a subtask declined it: [disk full]"
+        ),
+    ]
+    files.add(AttemptId(1), infos, Totals(5, 1, 2, f"{root}/chk-3"))
+    found = call_json("checkpoints", str(root))
+    assert [(each["id"], each["status"]) for each in found["history"]] == [
+        (8, "aborted"),
+        (7, "completed"),
+    ]
+    assert found["history"][1]["subtasks"][0]["alignment_ms"] == 1.0
+    assert (found["summary"]["completed"], found["summary"]["restored"]) == (5, 2)
+    assert found["summary"]["duration_ms"]["p99"] == 40.0
+    text = call("checkpoints", str(root))
+    assert "[disk full]" in text.replace("\n", " ") or "[disk" in text
+    assert "5 completed, 1 were given up, went on from a checkpoint 2 times" in text
+
+
+def test_a_job_none_of_whose_checkpoints_completed_has_a_history(tmp_path: Path) -> None:
+    """C6."""
+    files = HistoryFiles(open_job(str(tmp_path), "totals"))
+    failed = pen.CheckpointInfo(1, "checkpoint", "aborted", 1e12, 9.0, failure="timeout")
+    files.add(AttemptId(1), [failed], Totals(0, 1))
+    found = call_json("checkpoints", str(tmp_path / "totals"))
+    assert (found["checkpoints"], found["history"][0]["failure"]) == ([], "timeout")
+    assert found["summary"]["duration_ms"] is None
+    assert "timeout" in call("checkpoints", str(tmp_path / "totals"))
+
+
 def test_one_checkpoint_is_shown_by_its_parts(root: Path) -> None:
     found = call_json("inspect", str(root / "chk-3"))
     assert (found["id"], found["job"], found["files"]) == (3, "totals", ["chk-3/0-1"])
@@ -109,8 +156,9 @@ def test_of_a_job_the_newest_checkpoint_is_shown(root: Path) -> None:
 
 
 def test_whole_checkpoints_verify(root: Path) -> None:
+    """I24: states and rows in flight."""
     result = call_json("verify", str(root))
-    assert (result["checkpoints"], result["blocks"], result["problems"]) == (2, 4, [])
+    assert (result["checkpoints"], result["blocks"], result["problems"]) == (2, 6, [])
 
 
 def test_a_flipped_bit_in_a_state_file_is_found_and_the_file_named(root: Path) -> None:

@@ -21,6 +21,10 @@ def test_names_are_as_the_layout_says() -> None:
     assert paths.worker_file(CheckpointId(12), SlotId(0), AttemptId(3)) == "chk-12/0-3"
     assert paths.owner(AttemptId(3)) == "owner/0000000003"
     assert paths.restored(AttemptId(3)) == "owner/0000000003-restored"
+    assert paths.history(AttemptId(3), 12) == "history/0000000003-0000000012"
+    assert paths.is_history("history/0000000003-0000000012")
+    assert not paths.is_history("history/0000000003-12")
+    assert paths.is_known("history/0000000003-0000000012")
     assert paths.shared("5f2c") == "shared/5f2c"
     assert paths.taskowned("staged/0-1.parquet") == "taskowned/staged/0-1.parquet"
     assert paths.job_directory("chk/", "totals") == paths.job_directory("chk", "totals")

@@ -73,7 +73,7 @@ def run(
 
 @app.command()
 def checkpoints(path: JobPath, as_json: AsJson = False) -> None:
-    """List the completed checkpoints of a job."""
+    """List the checkpoints of a job: those that can be restored, its history, and statistics."""
     from penstock.cli.stored import list_checkpoints, show_checkpoints
 
     _look(path, as_json, list_checkpoints, show_checkpoints)

@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from penstock.cli.past import show_past, tell_past
 from penstock.cli.views import bytes_text
 from penstock.engine.checkpoint_files import TOMBSTONE
 from penstock.errors import CheckpointCorrupt, ConfigError
@@ -47,7 +48,14 @@ class Stored:
 
 
 def open_stored(path: str) -> Stored:
-    """Of a job's folder all checkpoints, of a folder chk-<n> that one."""
+    """Of a job's folder all checkpoints, of a folder chk-<n> that one; there must be one."""
+    stored = find_stored(path)
+    if not stored.manifests and not stored.damaged:
+        raise ConfigError(f"{redacted(path)} has no completed checkpoint")
+    return stored
+
+
+def find_stored(path: str) -> Stored:
     root, chosen = _split(path)
     store = FilesystemStore(root)
     names = store.list()
@@ -61,8 +69,6 @@ def open_stored(path: str) -> Stored:
     read = [_read(store, checkpoint, name) for checkpoint, name in found]
     whole = tuple(entry for entry in read if isinstance(entry, Manifest))
     damaged = tuple(entry for entry in read if isinstance(entry, Damaged))
-    if not whole and not damaged:
-        raise ConfigError(f"{redacted(path)} has no completed checkpoint")
     return Stored(store, whole, damaged)
 
 
@@ -99,11 +105,16 @@ def _not_a_job(path: str, names: list[str]) -> str:
 
 
 def list_checkpoints(path: str) -> dict[str, Any]:
-    stored = open_stored(path)
+    """What can be restored now, and how it came to that: also for a job none of whose checkpoints completed."""
+    stored = find_stored(path)
+    past = tell_past(stored.store)
+    if not past["history"]:
+        stored = open_stored(path)
     return {
         "path": stored.store.root,
         "checkpoints": [_summary(each, stored.store) for each in reversed(stored.manifests)],
         "damaged": [each.told() for each in stored.damaged],
+        **past,
     }
 
 
@@ -135,6 +146,7 @@ def show_checkpoints(found: dict[str, Any], console: Console) -> None:
         )
     console.print(table)
     show_damage(found["damaged"], console)
+    show_past(found, console)
 
 
 def show_damage(damaged: list[dict[str, Any]], console: Console) -> None:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, TypeAlias
 
 from rich.console import Console
 
 from penstock.cli.stored import open_stored, show_damage
-from penstock.engine.snapshots import reader
+from penstock.engine.snapshots import read_inflight, reader
 from penstock.errors import StorageError
-from penstock.protocol.snapshot import Segment
+from penstock.protocol.snapshot import InFlight, Segment
+from penstock.state.segments import read_schema
 from penstock.storage.filesystem import FilesystemStore
 from penstock.wire import paths
 from penstock.wire.manifest import Manifest
+
+Read: TypeAlias = Callable[[], Iterable[object]]
 
 
 def verify_path(path: str) -> dict[str, Any]:
@@ -22,7 +27,7 @@ def verify_path(path: str) -> dict[str, Any]:
     blocks = size = 0
     for manifest in stored.manifests:
         problems += _damages(manifest, stored.store)
-        segments = _segments(manifest)
+        segments = [segment for segment, _ in _reads(manifest, stored.store)]
         blocks += sum(len(segment.blocks) for segment in segments)
         size += sum(segment.bytes_total for segment in segments)
     return {
@@ -43,11 +48,10 @@ def show_verified(result: dict[str, Any], console: Console) -> None:
 
 
 def _damages(manifest: Manifest, store: FilesystemStore) -> list[dict[str, Any]]:
-    read, groups = reader(store), range(manifest.max_parallelism)
     found = []
-    for segment in _segments(manifest):
+    for segment, read in _reads(manifest, store):
         try:
-            for _ in read(segment, groups):
+            for _ in read():
                 pass
         except StorageError as error:
             name = segment.file or paths.metadata(manifest.checkpoint)
@@ -55,10 +59,16 @@ def _damages(manifest: Manifest, store: FilesystemStore) -> list[dict[str, Any]]
     return found
 
 
-def _segments(manifest: Manifest) -> list[Segment]:
-    return [
-        segment
-        for snapshot in manifest.snapshots
-        for operator in snapshot.operators.values()
-        for segment in operator.segments
-    ]
+def _reads(manifest: Manifest, store: FilesystemStore) -> list[tuple[Segment, Read]]:
+    """Every state, and the rows in flight, each with what reads it as a restore does."""
+    read, groups = reader(store), range(manifest.max_parallelism)
+    found: list[tuple[Segment, Read]] = []
+    for snapshot in manifest.snapshots:
+        for operator in snapshot.operators.values():
+            found += [(segment, partial(read, segment, groups)) for segment in operator.segments]
+        found += [(each.segment, partial(_read_rows, store, each)) for each in snapshot.inflight]
+    return found
+
+
+def _read_rows(store: FilesystemStore, inflight: InFlight) -> Iterable[object]:
+    return read_inflight(store, inflight, read_schema(inflight.segment))
