@@ -11,6 +11,7 @@ from penstock.protocol.coordinator import (
     Coordinator,
     CoordinatorConfig,
     Discard,
+    Expedite,
     FailAttempt,
     Ignored,
     Late,
@@ -22,7 +23,7 @@ from penstock.protocol.coordinator import (
     Subsume,
 )
 from penstock.protocol.ids import AttemptId, CheckpointId, SubtaskId
-from penstock.protocol.messages import SnapshotKind
+from penstock.protocol.messages import Live, SnapshotKind
 from penstock.protocol.recovery import IDS_RESERVED
 from penstock.protocol.snapshot import SubtaskSnapshot
 
@@ -455,3 +456,66 @@ def test_it_says_when_it_wants_to_be_woken() -> None:
     assert made.wake_ms(100.0) == 200.0
     made.tick(200.0)
     assert made.wake_ms(200.0) == 1_100.0
+
+
+# ---- unaligned
+
+
+def test_unaligned_checkpoints_are_urgent_from_the_start() -> None:
+    """B7."""
+    made = running(unaligned=True)
+    assert made.tick(100.0) == [SendTrigger(n(1), CHECKPOINT, urgent=True)]
+    assert made.live() == (Live(n(1), CHECKPOINT, urgent=True),)
+
+
+@pytest.mark.parametrize(("now_ms", "hurries"), [(149.0, False), (150.0, True), (151.0, True)])
+def test_a_checkpoint_that_takes_too_long_to_align_is_expedited(
+    now_ms: float, hurries: bool
+) -> None:
+    """B8, bug-B8: at t-1, t and t+1."""
+    made = triggered(aligned_timeout_ms=50.0)
+    assert made.wake_ms(100.0) == 150.0
+    assert made.tick(now_ms) == ([Expedite(n(1), CHECKPOINT)] if hurries else [])
+    assert made.live() == (Live(n(1), CHECKPOINT, urgent=hurries),)
+    assert made.tick(now_ms + 100) == ([] if hurries else [Expedite(n(1), CHECKPOINT)])
+
+
+def test_a_checkpoint_that_is_aligned_in_time_is_never_expedited() -> None:
+    """B8."""
+    made = triggered(aligned_timeout_ms=50.0)
+    made.acked(E1, n(1), [part(X), part(Y)], 149.0)
+    assert made.tick(151.0) == []
+
+
+@pytest.mark.parametrize("kind", [FINAL, STOP])
+def test_a_last_snapshot_is_always_aligned(kind: SnapshotKind) -> None:
+    """B9: nothing of it is left in flight."""
+    made = running(unaligned=True)
+    assert made.request_last(kind, 10.0) == [SendTrigger(n(1), kind)]
+    made = running(aligned_timeout_ms=50.0)
+    made.request_last(kind, 10.0)
+    assert made.tick(70.0) == []
+
+
+def test_after_too_much_in_flight_the_next_checkpoint_is_aligned_and_nothing_is_counted() -> None:
+    """B7, I26: once; then they are unaligned again."""
+    made = running(unaligned=True, aligned_timeout_ms=None)
+    made.tick(100.0)
+    actions = made.declined(E1, n(1), "too much", 110.0, overflow=True)
+    aborted = next(a for a in actions if isinstance(a, Aborted))
+    assert aborted.reason is Reason.OVERFLOW
+    assert not any(isinstance(a, FailAttempt) for a in actions)
+    assert made.tick(200.0) == [SendTrigger(n(2), CHECKPOINT)]
+    assert SendTrigger(n(3), CHECKPOINT, urgent=True) in [
+        *complete(made, n(2), 210.0),
+        *made.tick(300.0),
+    ]
+
+
+def test_an_overflow_under_aligned_timeout_is_followed_by_one_that_is_not_expedited() -> None:
+    """B8."""
+    made = triggered(aligned_timeout_ms=50.0)
+    made.tick(150.0)
+    made.declined(E1, n(1), "too much", 160.0, overflow=True)
+    assert made.tick(200.0) == [SendTrigger(n(2), CHECKPOINT)]
+    assert made.tick(260.0) == []
