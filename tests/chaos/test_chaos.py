@@ -15,7 +15,7 @@ import pytest
 import penstock as pen
 from tests.chaos.endless import NumbersUntilTold
 from tests.spark import jobs
-from tests.spark.ends import until
+from tests.spark.ends import on_another_machine, until
 from tests.spark.test_jobs_drivers import program, said
 
 pytestmark = [pytest.mark.spark, pytest.mark.chaos, pytest.mark.timeout(3600)]
@@ -89,9 +89,14 @@ def assert_so_far(folder: Path) -> int:
 
 
 def test_workers_are_killed_and_stopped_at_random(
-    spark: Any, tmp_path: Path, rounds: int, draw: random.Random
+    spark: Any,
+    tmp_path: Path,
+    rounds: int,
+    draw: random.Random,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """R1, I1, I2, I26, bug-I1, bug-I5, bug-F20."""
+    """R1, I1, I2, I26, bug-I1, bug-I5, bug-F20: out of the driver's reach, so that who was stopped wakes up."""
+    on_another_machine(monkeypatch)
     traces, began_s = jobs.Traces(), time.monotonic()
     end_file, out, sums = tmp_path / "end", tmp_path / "out", pen.CollectSink(limit_bytes=1 << 30)
     stream = pen.from_source(NumbersUntilTold(end_file, RATE), "numbers")

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.ports.control import ControlEvent
+from penstock.shells.spark import control_server
 from penstock.shells.spark.control_client import ControlClient, register
 from penstock.shells.spark.control_server import Addresses, ControlServer
 from penstock.shells.spark.host import SparkHost
@@ -64,6 +65,11 @@ class Events:
             if time.monotonic() > end_s:
                 pytest.fail(f"no {kind.__name__} {fields} within {within_s} s; seen: {self.seen}")
             self.workers.wait(50)
+
+
+def on_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on the driver sees no process of its workers, as if they ran elsewhere."""
+    monkeypatch.setattr(control_server, "find", lambda pid, numbered_by: None)
 
 
 def until(

@@ -13,7 +13,7 @@ import pytest
 
 import penstock as pen
 from tests.spark import jobs
-from tests.spark.ends import until
+from tests.spark.ends import on_another_machine, until
 
 pytestmark = pytest.mark.spark
 KILLS = 10
@@ -80,9 +80,10 @@ def test_losing_all_workers_and_one_more_while_recovering(spark: Any, tmp_path: 
 
 @pytest.mark.timeout(120)
 def test_a_worker_that_stands_still_is_replaced_and_does_no_harm_when_it_wakes_up(
-    spark: Any, tmp_path: Path
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R1, I1, I18, bug-F20: a zombie of an old attempt commits nothing and leaves."""
+    """R1, I1, I18, bug-F20: a zombie of an old attempt, out of the driver's reach, commits nothing and leaves."""
+    on_another_machine(monkeypatch)
     rows, sink = 9_000, pen.CollectSink()
     stream = jobs.source(rows, rate=2_000)
     files = stream.to(pen.FileSink(str(tmp_path / "out")))
@@ -102,3 +103,24 @@ def test_a_worker_that_stands_still_is_replaced_and_does_no_harm_when_it_wakes_u
         jobs.finish(job)
     jobs.assert_numbered(sink.to_table(), rows)
     jobs.assert_each_once(jobs.read_parts(tmp_path / "out")["i"].to_pylist(), rows)
+
+
+@pytest.mark.timeout(120)
+def test_a_worker_that_stands_still_on_the_drivers_machine_is_ended_and_replaced(
+    spark: Any, tmp_path: Path
+) -> None:
+    """R1, I1, I2: Spark brings the next one by itself, so no launch is given up and nobody waits for patience."""
+    rows, sink = 6_000, pen.CollectSink()
+    pipeline = jobs.count_up(jobs.source(rows, rate=2_000)).to(sink)
+    chk = jobs.config(tmp_path / "chk")
+    job = pipeline.start(spark, parallelism=2, checkpoint=chk, restart=jobs.AT_ONCE)
+    with jobs.running(job):
+        jobs.more_checkpoints(job)
+        asleep = jobs.workers()[0]
+        os.kill(asleep, signal.SIGSTOP)
+        jobs.until_job(job, lambda: jobs.restarts(job) == 1)
+        assert not jobs.runs(asleep)
+        jobs.finish(job)
+    jobs.assert_numbered(sink.to_table(), rows)
+    (told,) = job.exceptions
+    assert told.error == "WorkerLost" and "stood still, and was ended" in told.message

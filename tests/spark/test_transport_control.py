@@ -25,7 +25,7 @@ from penstock.shells.spark.control_client import ControlClient, Refused
 from penstock.shells.spark.control_server import ControlServer
 from penstock.shells.spark.invitation import Invitation
 from penstock.shells.spark.versions import versions
-from tests.spark.ends import Events, a_server, joined, until
+from tests.spark.ends import Events, a_server, joined, on_another_machine, until
 
 
 @pytest.fixture(params=["ipc", "tcp"])
@@ -97,7 +97,8 @@ def test_who_does_not_know_the_secret_gets_no_answer(near: ControlServer) -> Non
         stranger = context.socket(zmq.DEALER)
         stranger.linger = 0
         stranger.connect(near.ipc)
-        good = {"launch": 1, "token": "?", "pid": 1, "host": "h", "versions": versions()}
+        good = {"launch": 1, "token": "?", "pid": 1, "host": "h", "numbering": ""}
+        good["versions"] = versions()
         for data in (
             b"",
             b"\xc1",
@@ -309,8 +310,11 @@ def test_a_killed_process_is_left_at_once_and_its_last_words_are_heard_first(by:
             process.wait()
 
 
-def test_a_process_that_stands_still_is_left_in_two_seconds(near: ControlServer) -> None:
+def test_a_process_that_stands_still_is_left_in_two_seconds(
+    near: ControlServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """R1: SIGSTOP breaks no connection; ZeroMQ's heartbeats tell."""
+    on_another_machine(monkeypatch)
     events = Events(near)
     process = start(near.expect(0, "x:y"))
     try:

@@ -21,7 +21,7 @@ from penstock.protocol.messages import Drop, Dropped, SnapshotKind, Trigger
 from penstock.shells.spark.session import check_session
 from penstock.shells.spark.versions import versions
 from penstock.shells.spark.workers import SparkWorkers
-from tests.spark.ends import Events, until
+from tests.spark.ends import Events, on_another_machine, until
 
 pytestmark = pytest.mark.spark
 Start = Callable[..., SparkWorkers]
@@ -77,21 +77,43 @@ def test_a_launch_that_spark_gave_up_can_be_launched_again(start: Start) -> None
     assert again[7].pid != joined[0].pid
 
 
-def test_a_stopped_process_is_left_in_about_two_seconds(start: Start) -> None:
-    """R1: a process that stands still is lost, though no connection broke."""
+def test_a_stopped_process_is_ended_in_about_two_seconds_and_spark_brings_another(
+    start: Start,
+) -> None:
+    """R1: a process that stands still is lost, though no connection broke. Spark alone would wait for it."""
+    workers = start()
+    events, joined = launch(workers, 0)
+    os.kill(joined[0].pid, signal.SIGSTOP)
+    began_s = time.monotonic()
+    assert "stood still" in events.take(Left).reason
+    assert time.monotonic() - began_s < 2.5
+    again = events.take(Joined)
+    assert again.launch == 0 and again.pid != joined[0].pid
+    until(lambda: not psutil.pid_exists(joined[0].pid))
+
+
+def test_a_stopped_process_that_the_driver_cannot_reach_is_left_and_killed_by_spark(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R1: on another machine a process number says nothing; the launch is given up as a whole."""
+    on_another_machine(monkeypatch)
     workers = start()
     events, joined = launch(workers, 0)
     os.kill(joined[0].pid, signal.SIGSTOP)
     began_s = time.monotonic()
     events.take(Left)
     assert time.monotonic() - began_s < 2.5
+    assert psutil.Process(joined[0].pid).status() == psutil.STATUS_STOPPED
     workers.cancel(0)
     events.take(LaunchEnded, launch=0)
     until(lambda: not psutil.pid_exists(joined[0].pid))
 
 
-def test_a_process_that_was_cut_off_and_wakes_up_leaves_and_can_be_replaced(start: Start) -> None:
+def test_a_process_that_was_cut_off_and_wakes_up_leaves_and_can_be_replaced(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """R1: a zombie that runs again finds no driver, and goes."""
+    on_another_machine(monkeypatch)
     workers = start()
     events, joined = launch(workers, 0)
     os.kill(joined[0].pid, signal.SIGSTOP)

@@ -32,6 +32,7 @@ from penstock.shells.spark.sockets import (
     new_socket,
     set_control_options,
 )
+from penstock.shells.spark.standstill import numbering
 from penstock.shells.spark.wakeup import WakeUp
 from penstock.wire import control as wire
 
@@ -99,6 +100,7 @@ def _ask(
                     "launch": invitation.launch,
                     "token": invitation.token,
                     "pid": os.getpid(),
+                    "numbering": numbering(),
                     "host": sockets_of_python.gethostname(),
                     "versions": dict(versions),
                 }

@@ -41,6 +41,7 @@ from penstock.shells.spark.sockets import (
     serve_encrypted,
     set_control_options,
 )
+from penstock.shells.spark.standstill import Process, end_if_stopped, find
 from penstock.shells.spark.versions import difference, versions
 from penstock.shells.spark.wakeup import WakeUp
 from penstock.wire import control as wire
@@ -69,6 +70,8 @@ class _Connection:
     watch: Watch
     endpoint: str
     deadline_s: float
+    process: Process | None
+    """None when it cannot be seen from here: it runs on another machine, or in another container."""
     said_hello: bool = False
     announced: bool = False
 
@@ -202,6 +205,7 @@ class ControlServer:
             request = msgpack.unpackb(data)
             launch, token = int(request["launch"]), str(request["token"])
             host, pid, theirs = str(request["host"]), int(request["pid"]), dict(request["versions"])
+            numbered_by = str(request["numbering"])
         except Exception:  # bytes from anyone may be anything
             return None
         known = self._launches.get(launch)
@@ -213,14 +217,16 @@ class ControlServer:
         if problem:
             self._refuse(launch, problem)
             return {"refused": problem}
-        connection = self._open(known, launch, host, pid, by)
+        connection = self._open(known, launch, host, pid, find(pid, numbered_by), by)
         return {"worker": connection.worker, "endpoint": connection.endpoint}
 
     def _refuse(self, launch: int, problem: str) -> None:
         self.forget(launch, problem)
         self._events.append(LaunchEnded(launch, problem, fatal=True))
 
-    def _open(self, known: _Launch, launch: int, host: str, pid: int, by: str) -> _Connection:
+    def _open(
+        self, known: _Launch, launch: int, host: str, pid: int, process: Process | None, by: str
+    ) -> _Connection:
         self._count += 1
         socket = new_socket(self._context, zmq.PAIR)
         set_control_options(socket)
@@ -234,6 +240,7 @@ class ControlServer:
             watch=watch,
             endpoint=self._bind(socket, by),
             deadline_s=time.monotonic() + HELLO_WITHIN_S,
+            process=process,
         )
         known.line.append(connection)
         self._connections[connection.worker] = connection
@@ -250,7 +257,7 @@ class ControlServer:
         while not socket.closed and socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:
             self._take_message(connection, socket.recv(zmq.NOBLOCK))
         if broken and connection.worker in self._connections:
-            self._end(connection, "its connection broke: the process is gone or stands still")
+            self._end(connection, f"its connection broke: {_whereabouts(connection)}")
 
     def _take_message(self, connection: _Connection, data: bytes) -> None:
         if not connection.said_hello:
@@ -305,3 +312,11 @@ class ControlServer:
         if known is not None:
             known.line.remove(connection)
             self._announce_next(connection.launch)
+
+
+def _whereabouts(connection: _Connection) -> str:
+    """What is known of a process that is not heard of any more. One that was stopped is ended, for otherwise
+    Spark would not notice and bring no other."""
+    if connection.process is not None and end_if_stopped(connection.process):
+        return "the process stood still, and was ended"
+    return "the process is gone or stands still"
