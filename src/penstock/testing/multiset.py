@@ -31,7 +31,7 @@ def require_equal(have: Rows, want: Rows, when: str) -> None:
 
 def differing(have: Rows, want: Rows) -> str:
     parts = [
-        f"{rows.total()} {name}, such as ({min(rows)})"
+        f"{name}: {rows.total()}, such as ({min(rows)})"
         for name, rows in (("rows lost", want - have), ("rows too many", have - want))
         if rows
     ]

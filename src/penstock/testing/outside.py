@@ -16,6 +16,9 @@ from typing import Any, Protocol, Self
 _new_world: ContextVar[bool] = ContextVar("penstock_new_world", default=False)
 
 
+_calm: ContextVar[bool] = ContextVar("penstock_calm", default=False)
+
+
 class FaultPoints(Protocol):
     """Whoever decides whether the outside fails now."""
 
@@ -82,3 +85,17 @@ def new_world() -> Iterator[None]:
         yield
     finally:
         _new_world.reset(token)
+
+
+@contextmanager
+def calm() -> Iterator[None]:
+    """Inside, scripts let everything succeed: what comes out then is what must come out with their failures."""
+    token = _calm.set(True)
+    try:
+        yield
+    finally:
+        _calm.reset(token)
+
+
+def is_calm() -> bool:
+    return _calm.get()

@@ -12,6 +12,7 @@ from penstock.errors import ConfigError, SimulationFailed
 from penstock.testing.compare import View, difference
 from penstock.testing.finding import Finding, rule
 from penstock.testing.luck import Fault, Luck, Script
+from penstock.testing.outside import calm
 from penstock.testing.stage import Play, Stage
 from penstock.testing.world import UserWorld
 
@@ -80,7 +81,8 @@ def _undisturbed(stage: Stage, seed: int) -> Expected:
     with tempfile.TemporaryDirectory(prefix="penstock-sim-") as folder:
         play = Play(stage, Path(folder))
         world = UserWorld(seed, Luck(seed, frozenset()), play.undisturbed)
-        finding = world.explore()
+        with calm():
+            finding = world.explore()
         if finding is not None:
             raise _broken_from_the_start(world, finding)
         views = play.views()

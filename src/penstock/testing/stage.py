@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 GROUPS = 8
 PARALLELISMS = (1, 2, 3)
+ALIGNED_TIMEOUTS_MS = (0.0, 3.0, 20.0)
 SHIPPED = (CollectSink, FileSink, BlackholeSink)
 Given: TypeAlias = Pipeline | Stream | Callable[..., Pipeline | Stream]
 PerSink: TypeAlias = Mapping[str, Any] | Any
@@ -216,17 +217,17 @@ def _copied(plan: PhysicalPlan, shared: Mapping[int, Any]) -> PhysicalPlan:
 
 
 def _settings(rng: Random, checkpoint: CheckpointConfig | None) -> Settings:
-    drawn = settings.draw(rng, durable=True, exactly_once=True)
+    """Times and sizes are drawn; what the user has said about checkpoints holds."""
     if checkpoint is None:
-        return drawn
+        return settings.draw(rng, durable=True, exactly_once=True)
+    drawn = settings.draw(rng, durable=True, exactly_once=checkpoint.mode == "exactly_once")
+    timeout_ms = None if checkpoint.aligned_timeout is None else rng.choice(ALIGNED_TIMEOUTS_MS)
     limits: CoordinatorConfig = replace(
         drawn.coordinator,
         max_concurrent=checkpoint.max_concurrent,
         tolerable_failures=checkpoint.tolerable_failures,
         keep=checkpoint.keep,
+        unaligned=checkpoint.unaligned,
+        aligned_timeout_ms=timeout_ms,
     )
     return replace(drawn, coordinator=limits)
-
-
-def names_of(values: Iterable[str]) -> str:
-    return ", ".join(repr(value) for value in values)
