@@ -8,7 +8,17 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from bench import engine_loop, latency, machine, pause, peers, recovery, throughput, transport
+from bench import (
+    backpressure,
+    engine_loop,
+    latency,
+    machine,
+    pause,
+    peers,
+    recovery,
+    throughput,
+    transport,
+)
 from bench.figures import Figure, as_json, show
 from bench.sizes import FULL, TINY, Sizes
 
@@ -21,6 +31,7 @@ BENCHES: dict[str, Bench] = {
     "recovery": lambda sizes, others: recovery.run(sizes),
     "pause": lambda sizes, others: pause.run(sizes),
     "transport": lambda sizes, others: transport.run(sizes),
+    "backpressure": lambda sizes, others: backpressure.run(sizes),
     "engine": lambda sizes, others: engine_loop.run(sizes),
 }
 

@@ -27,6 +27,9 @@ class Sizes:
     frames: int
     """Batches sent from process to process."""
     loop_batches: int
+    slow_rows_s: float
+    """What the slow sink of each subtask takes."""
+    slow_checkpoints: int
 
 
 FULL = Sizes(
@@ -43,6 +46,8 @@ FULL = Sizes(
     snapshots=5,
     frames=3_000,
     loop_batches=50_000,
+    slow_rows_s=50_000.0,
+    slow_checkpoints=2,
 )
 
 TINY = Sizes(
@@ -59,4 +64,6 @@ TINY = Sizes(
     snapshots=1,
     frames=30,
     loop_batches=500,
+    slow_rows_s=100_000.0,
+    slow_checkpoints=1,
 )
