@@ -75,6 +75,20 @@ def test_a_lost_worker_is_replaced_and_costs_no_row() -> None:
     assert "WorkerLost" in job.errors
 
 
+def test_a_cancelled_worker_is_replaced_and_no_restart_is_counted() -> None:
+    """R1, R2: somebody cancelled its Spark job; the history says so, and nothing else happened."""
+    job = Job(NumberSource(2_000), ListSink(), strategy=restart.Never())
+    job.until(job.completed(2))
+    job.workers.events.append(LaunchEnded(0, "its Spark job was cancelled", cancelled=True))
+    job.workers.kill(WorkerId("w0"))
+    job.manager.step()
+    assert job.manager.status == "restarting"
+    assert job.run() is Outcome.FINISHED
+    assert job.sink.numbers == list(range(2_000))
+    (told,) = job.manager.history.exceptions
+    assert told.error == "WorkerCancelled" and "no restart is counted" in told.message
+
+
 def test_the_strategy_ends_the_job_with_the_first_cause() -> None:
     """R2, B5."""
 
