@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -23,6 +24,7 @@ from penstock.storage.memory import MemoryStore
 from penstock.wire import paths
 from tests.engine.kit import ListSink, NumberSource, two_tasks
 
+GOLDEN = Path(__file__).parents[1] / "wire" / "golden" / "history-1.jsonl"
 KIND = SnapshotKind.CHECKPOINT
 SUBTASK = SubtaskInfo(("numbers", "work"), 0, 1.5, 0.25, 7.0, 100, 40, 3)
 
@@ -162,6 +164,15 @@ def test_damage_of_a_page_costs_the_lines_it_hits_and_nothing_else() -> None:
         assert len(page.entries) + (page.totals == Totals(2)) >= 1
         assert all(entry.info in (info(1), info(2)) for entry in page.entries)
     assert decode(b"", "p").entries == decode(b"\x00\xff" * 100, "p").entries == ()
+
+
+def test_what_was_written_once_is_read_for_ever() -> None:
+    """C6: the file in `golden` is never written again."""
+    data = GOLDEN.read_bytes()
+    page = decode(data, "p")
+    assert (page.totals, page.damaged) == (Totals(5, 1, 2, "/chk/job/chk-3"), 0)
+    assert [entry.info for entry in page.entries] == [info(7), info(8, "aborted")]
+    assert b"".join(encode(page.totals, page.entries)) == data
 
 
 # ---- files
