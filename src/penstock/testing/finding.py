@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+SHORT = 60
 
 
 @dataclass(frozen=True)
@@ -19,6 +21,12 @@ class Call:
         return f"{self.at_ms:9.1f} ms  {self.where:<28} {self.what}"
 
 
+def short(value: object) -> str:
+    """A value as it fits into one line of a trace."""
+    text = repr(value)
+    return text if len(text) <= SHORT else f"{text[: SHORT - 3]}..."
+
+
 @dataclass(frozen=True)
 class Finding:
     kind: str
@@ -31,7 +39,6 @@ class Finding:
     look_at: str = ""
     transactions: tuple[str, ...] = ()
     """Whose calls a person wants to see."""
-    calls: tuple[Call, ...] = field(default=(), compare=False)
 
 
 RULES = {

@@ -185,11 +185,14 @@ class _SinkSuite:
         writer.write(self.make_rows(0, 2))
         first = writer.prepare(1)
         writer.write(self.make_rows(2, 3))
-        second = writer.prepare(2)
         committer.commit(plain(first))
         self._sees(place, 2, "rows came while the first transaction was made durable")
-        committer.commit(plain(second))
-        self._sees(place, 5, "both transactions were committed")
+        second = writer.prepare(2)
+        writer.write(self.make_rows(5, 1))
+        third = writer.prepare(3)
+        for transaction in (plain(third), plain(second)):
+            committer.commit(transaction)
+        self._sees(place, 6, "two transactions were made durable in another order")
         place.close()
 
     def check_aborted_is_not_committed_silently(self) -> None:

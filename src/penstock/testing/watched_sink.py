@@ -16,6 +16,7 @@ import pyarrow as pa
 from penstock.connectors.base import Sink, SinkCommitter, SinkContext, SinkWriter
 from penstock.errors import CommitError
 from penstock.protocol.snapshot import Plain
+from penstock.testing.finding import short
 from penstock.testing.outside import SimulatedFault
 from penstock.testing.sink_watch import SinkWatch
 
@@ -79,7 +80,7 @@ class WatchedWriter(SinkWriter):
             raise SimulatedFault(f"simulated failure while {name} is made durable")
         with _inside(watch.world, "prepare_error"):
             description = _plain(work(), watch.name)
-        watch.call(self._context, f"prepare({checkpoint}) -> {_short(description)}", name)
+        watch.call(self._context, f"prepare({checkpoint}) -> {short(description)}", name)
         watch.prepared(name, description)
         return name
 
@@ -93,7 +94,7 @@ class WatchedCommitter(SinkCommitter):
     def commit(self, transaction: Plain) -> None:
         name, watch = str(transaction), self._watch
         description = watch.description(name)
-        told = f"commit({_short(description)})"
+        told = f"commit({short(description)})"
         if watch.world.happens("commit_error"):
             watch.call(self._context, f"{told} -> not called: simulated failure before it", name)
             raise SimulatedFault(f"simulated failure before the commit of {name}")
@@ -185,8 +186,3 @@ def _plain(description: Plain, sink: str) -> Plain:
             " lists and dicts."
         ) from error
     return made
-
-
-def _short(value: Plain) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

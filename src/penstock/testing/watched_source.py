@@ -12,7 +12,7 @@ from penstock.engine.operators.base import FrozenOperator, Operator, OperatorCon
 from penstock.errors import ConfigError
 from penstock.protocol.ids import CheckpointId
 from penstock.protocol.snapshot import Plain
-from penstock.testing.finding import Finding
+from penstock.testing.finding import Finding, short
 from penstock.testing.outside import SimulatedFault
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class WatchedSource(Source):
 
     def reader(self, context: SourceContext, positions: Mapping[int, Plain]) -> SourceReader:
         where = f"{context.operator} [{context.index}]"
-        told = f"at {dict(positions)}" if positions else "at the beginning"
+        told = f"at {short(dict(positions))}" if positions else "at the beginning"
         self._world.call(where, f"opens {told}")
         inner = self._inner.reader(context, positions)
         return WatchedReader(self._world, inner, self._rows_max)
