@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 
 from penstock.connectors.base import Sink
@@ -11,7 +12,9 @@ from penstock.engine.serial import Serial
 from penstock.engine.spec import JobSpec
 from penstock.errors import InvariantBroken, StorageError
 from penstock.protocol.ids import NO_CHECKPOINT, AttemptId, CheckpointId, SlotId
-from penstock.protocol.messages import Deploy
+from penstock.protocol.messages import Deploy, SnapshotKind
+
+log = logging.getLogger("penstock")
 
 
 class Claims:
@@ -64,6 +67,13 @@ class Claims:
         )
 
     def accept(self, point: RestorePoint) -> None:
+        if point.kind is SnapshotKind.FINAL and self.point is None:
+            log.warning(
+                "job %s: its input had ended, and checkpoint %s committed all of it: there is nothing left to "
+                'do. To run it again start it with restore="fresh" or under another name.',
+                self._spec.job,
+                point.restored,
+            )
         self.point = point
         if not point.origin:
             self.forget_wish()

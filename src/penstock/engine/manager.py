@@ -22,10 +22,11 @@ from penstock.engine.later import Later
 from penstock.engine.manifests import make_manifest
 from penstock.engine.persisting import unsettled
 from penstock.engine.progress import Progress
-from penstock.engine.records import ExceptionInfo, WorkerInfo
+from penstock.engine.records import WorkerInfo
 from penstock.engine.restarting import restart_line
 from penstock.engine.serial import Serial
 from penstock.engine.spec import JobSpec
+from penstock.engine.troubles import Troubles
 from penstock.errors import InvariantBroken
 from penstock.ports.background import Background
 from penstock.ports.clock import Clock
@@ -99,6 +100,7 @@ class JobManager:
         self._background = background
         self._storage = Serial(background)
         self._later = Later()
+        self._troubles = Troubles(spec.job, self.history, clock)
         self._crew = Crew(self.machine, workers)
         self._progress = Progress(spec.plan)
         self._claims = Claims(spec, config.wish, files, self._storage, sinks.values())
@@ -223,7 +225,7 @@ class JobManager:
             case Left(worker, reason):
                 member = self.machine.members.get(worker)
                 if member is not None and member.attempt is not None and not self._ending():
-                    self._record_failure(f"WorkerLost: {reason}", member.attempt)
+                    self._troubles.note(f"WorkerLost: {reason}", member.attempt)
                 self._crew.left(worker)
                 self._obey(self.machine.left(worker, reason, now_ms))
                 self._crew.publish()
@@ -242,7 +244,7 @@ class JobManager:
         told = f"WorkerCancelled: {reason} from outside; no restart is counted for it"
         for member in crew:
             if member.attempt is not None and not self._ending():
-                self._record_failure(told, member.attempt)
+                self._troubles.note(told, member.attempt)
         self._obey(self.machine.launch_cancelled(launch, reason, now_ms))
         self._crew.publish()
 
@@ -277,19 +279,7 @@ class JobManager:
     def _on_failed(self, message: Failed, now_ms: float) -> None:
         if message.attempt != self._present_attempt():
             return
-        where = f" in operator {message.operator!r}" if message.operator else ""
-        reason = f"{message.error}{where}: {message.message}"
-        self.history.failed(
-            ExceptionInfo(
-                self._clock.wall_ms(),
-                message.attempt,
-                message.error,
-                message.message,
-                message.operator,
-                message.traceback,
-                message.journal,
-            )
-        )
+        reason = self._troubles.in_worker(message)
         if message.error == "CheckpointCorrupt":
             self._claims.point_is_damaged(message.message)
         if message.fatal:
@@ -362,12 +352,6 @@ class JobManager:
         line = restart_line(self.machine, durable=self._durable is not None)
         log.warning("job %s: %s", self._spec.job, line)
 
-    def _record_failure(self, reason: str, attempt: AttemptId, traceback: str = "") -> None:
-        log.warning("job %s: attempt %s: %s", self._spec.job, attempt, reason)
-        error, _, message = reason.partition(": ")
-        now_ms = self._clock.wall_ms()
-        self.history.failed(ExceptionInfo(now_ms, attempt, error, message, traceback=traceback))
-
     def _job_ended(self, outcome: Outcome, reason: str) -> None:
         self.outcome, self.reason = outcome, reason + self._capacity
         self._give_up_ms = self._now() + END_PATIENCE_MS
@@ -384,14 +368,7 @@ class JobManager:
 
     def _claimed(self, point: RestorePoint) -> None:
         for warning in point.warnings:
-            self._record_failure(f"CheckpointCorrupt: {warning}", point.attempt)
-        if point.kind is SnapshotKind.FINAL and self._claims.point is None:
-            log.warning(
-                "job %s: its input had ended, and checkpoint %s committed all of it: there is nothing left to "
-                'do. To run it again start it with restore="fresh" or under another name.',
-                self._spec.job,
-                point.restored,
-            )
+            self._troubles.note(f"CheckpointCorrupt: {warning}", point.attempt)
         self._claims.accept(point)
         self.coordinator.next_id = max(self.coordinator.next_id, point.first_id)
         if self._durable is not None:
@@ -401,10 +378,7 @@ class JobManager:
         self._obey(self.machine.claimed(point.attempt, point.restored, point.kind, self._now()))
 
     def _claim_failed(self, error: BaseException) -> None:
-        reason = f"{type(error).__name__}: {error}"
-        self.history.failed(
-            ExceptionInfo(self._clock.wall_ms(), 0, type(error).__name__, str(error))
-        )
+        reason = self._troubles.at_claim(error)
         self._obey(self.machine.claim_failed(reason, not may_pass(error), self._now()))
 
     # ---- what to do about snapshots
@@ -438,7 +412,7 @@ class JobManager:
                 attempt = self._present_attempt()
                 if attempt is not None:
                     told = f"CheckpointFailed: {reason}"
-                    self._record_failure(told, attempt, self._decline_traceback)
+                    self._troubles.note(told, attempt, self._decline_traceback)
                 self._obey(self.machine.attempt_failed(attempt, reason, self._now()))
             case snapshots.Ignored():
                 pass
