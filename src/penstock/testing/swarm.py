@@ -15,7 +15,7 @@ from penstock.shells.sim.faults import RATES, Faults
 Choose: TypeAlias = Callable[[Random, bool], Faults]
 """From dice, and whether rows live in the driver only."""
 
-ABOUT_STORAGE_ONLY = ("flip",)
+ABOUT_STORAGE_ONLY = ("damage",)
 """Damaged checkpoints end a job on purpose: they say nothing about a pipeline."""
 DRIVER_GOES = ("driver_crash", "second_driver", "cancel")
 

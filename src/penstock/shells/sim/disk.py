@@ -1,4 +1,5 @@
-"""Storage that fails: operations raise before or after they took effect. Everything that happens is watched."""
+"""Storage that fails: operations raise before, after or in the middle of taking effect, and may take their time.
+Everything that happens is watched."""
 
 from __future__ import annotations
 
@@ -11,6 +12,8 @@ from penstock.storage.memory import MemoryStore
 if TYPE_CHECKING:
     from penstock.shells.sim.world import World
 
+SLOW_DELETE_MS = 2_000.0
+
 
 class SimStore:
     """One process's view of the disk that all processes share."""
@@ -21,8 +24,11 @@ class SimStore:
         self._who = who
 
     def write(self, name: str, chunks: Iterable[bytes | memoryview]) -> int:
+        data = b"".join(chunks)
         self._before(f"write {name}")
-        size = self._disk.write(name, chunks)
+        if self._world.happens("torn_write"):
+            self._write_part(name, data)
+        size = self._disk.write(name, [data])
         self._world.checkers.on_written(name)
         self._after(f"write {name}")
         return size
@@ -44,15 +50,37 @@ class SimStore:
         return self._disk.list(prefix)
 
     def delete(self, name: str) -> None:
+        if self._world.happens("slow_delete"):
+            self._world.pause(self._world.rng.random() * SLOW_DELETE_MS)
         self._before(f"delete {name}")
+        if self._world.happens("delete_error"):
+            self._fail(f"delete {name}")
         self._world.checkers.on_deleted(name)
         self._disk.delete(name)
         self._after(f"delete {name}")
 
+    def _write_part(self, name: str, data: bytes) -> None:
+        """Part of a file is there for a while, or for ever: its process may die now, or the store may give up. Only a
+        plain write can be torn: `create` promises that it cannot."""
+        world = self._world
+        size = world.rng.randrange(len(data) + 1)
+        self._disk.write(name, [data[:size]])
+        world.checkers.on_written(name)
+        world.note(self._who, f"write {name} has come to byte {size} of {len(data)}")
+        world.pause(world.background_delay_ms())
+        if world.rng.random() < 0.5:
+            world.note(self._who, f"write {name} ends in the middle")
+            raise StorageError(f"simulated failure in the middle of write {name}")
+
     def _before(self, what: str) -> None:
+        if self._world.happens("stall"):
+            self._world.pause(self._world.background_delay_ms())
         if self._world.happens("storage_error"):
-            self._world.note(self._who, f"storage fails: {what}")
-            raise StorageError(f"simulated failure before {what}")
+            self._fail(what)
+
+    def _fail(self, what: str) -> None:
+        self._world.note(self._who, f"storage fails: {what}")
+        raise StorageError(f"simulated failure before {what}")
 
     def _after(self, what: str) -> None:
         self._world.note(self._who, what)

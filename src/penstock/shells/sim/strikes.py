@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import inf, log
+from random import Random
 from typing import TYPE_CHECKING
 
 from penstock.shells.sim.cluster import DRIVERS_MAX, DriverProcess, Process
 from penstock.shells.sim.faults import STRIKES, Faults
+from penstock.storage.memory import MemoryStore
 from penstock.wire import paths
 
 if TYPE_CHECKING:
@@ -31,7 +33,8 @@ class Strikes:
             "stop": self._stop,
             "cancel": self._cancel,
             "manual": self._manual,
-            "flip": self._flip,
+            "damage": self._damage,
+            "clock_jump": self._clock_jump,
         }
 
     def heal(self) -> None:
@@ -121,10 +124,17 @@ class Strikes:
             driver.manager.request_checkpoint()
             self._world.cluster.step_driver(driver)
 
-    # ---- storage
+    # ---- time and storage
 
-    def _flip(self) -> None:
-        """One bit of a file of a completed checkpoint."""
+    def _clock_jump(self) -> None:
+        """The wall clock alone: what the engine waits for goes by the other one."""
+        clock, rng = self._world.clock, self._world.rng
+        jump_ms = (rng.random() * 2 - 1) * rng.choice((1e3, 1e6, 1e9))
+        clock.jumped_ms += jump_ms
+        self._world.note("clock", f"the wall clock jumps by {jump_ms / 1000:.1f} s")
+
+    def _damage(self) -> None:
+        """One file of a completed checkpoint is no longer what was written."""
         disk, rng = self._world.disk, self._world.rng
         names = disk.list()
         complete = {n for name in names if (n := paths.metadata_of(name)) is not None}
@@ -132,9 +142,29 @@ class Strikes:
         if not candidates:
             return
         name = rng.choice(candidates)
-        data = bytearray(disk.read(name))
-        at = rng.randrange(len(data))
-        data[at] ^= 1 << rng.randrange(8)
-        disk.write(name, [bytes(data)])
-        self._world.damaged.add(paths.checkpoint_of(name) or 0)
-        self._world.note("disk", f"a bit of {name} changes at byte {at} of {len(data)}")
+        other = rng.choice(candidates)
+        what = damage(disk, rng, name, other)
+        for hit in {name, other} if what == "is swapped" else {name}:
+            self._world.damaged.add(paths.checkpoint_of(hit) or 0)
+        self._world.note("disk", f"{name} {what} ({other})" if name != other else f"{name} {what}")
+
+
+def damage(disk: MemoryStore, rng: Random, name: str, other: str) -> str:
+    """What happened to the file, in words. Metadata is never lost: nobody could know that it was ever there."""
+    data = disk.read(name)
+    kinds = ["has a bit flipped", "is cut short", "is filled with zeros", "is swapped"]
+    kind = rng.choice([*kinds, "is lost"] if paths.metadata_of(name) is None else kinds)
+    if kind == "has a bit flipped" and data:
+        changed = bytearray(data)
+        changed[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+        disk.write(name, [bytes(changed)])
+    elif kind == "is cut short":
+        disk.write(name, [data[: rng.randrange(max(1, len(data)))]])
+    elif kind == "is filled with zeros":
+        disk.write(name, [bytes(len(data))])
+    elif kind == "is swapped":
+        disk.write(name, [disk.read(other)])
+        disk.write(other, [data])
+    elif kind == "is lost":
+        disk.delete(name)
+    return kind

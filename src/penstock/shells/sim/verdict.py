@@ -51,7 +51,9 @@ def _check_finished(world: World, checkers: Checkers) -> None:
 
 def _check_storage(world: World, checkers: Checkers) -> None:
     """I13: what lies in storage is what the kept checkpoints need, and the claims. Files that a straggler wrote after
-    the end are not held against the job."""
+    the end are not held against the job, nor what could not be deleted."""
+    if world.faults.delete_error:
+        return
     names = world.disk.list()
     kept: set[str] = set()
     for name in names:
