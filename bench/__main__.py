@@ -13,6 +13,7 @@ from bench import (
     engine_loop,
     latency,
     machine,
+    modes,
     pause,
     peers,
     recovery,
@@ -32,6 +33,7 @@ BENCHES: dict[str, Bench] = {
     "pause": lambda sizes, others: pause.run(sizes),
     "transport": lambda sizes, others: transport.run(sizes),
     "backpressure": lambda sizes, others: backpressure.run(sizes),
+    "modes": lambda sizes, others: modes.run(sizes),
     "engine": lambda sizes, others: engine_loop.run(sizes),
 }
 

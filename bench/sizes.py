@@ -64,6 +64,6 @@ TINY = Sizes(
     snapshots=1,
     frames=30,
     loop_batches=500,
-    slow_rows_s=100_000.0,
+    slow_rows_s=400_000.0,
     slow_checkpoints=1,
 )
