@@ -32,7 +32,7 @@ def damaging(idempotent: bool) -> Draw:
         drawn = draw_everything(world, rng)
         for sink in drawn.scenario.sinks.values():
             sink.idempotent = idempotent
-        faults = replace(drawn.faults, flip=0.01, crash=0.004, driver_crash=0.001)
+        faults = replace(drawn.faults, damage=0.01, crash=0.004, driver_crash=0.001)
         return replace(drawn, faults=faults)
 
     return draw

@@ -101,7 +101,7 @@ def test_parallelism_and_faults_can_be_fixed() -> None:
     report = simulate(orders(), parallelism=1, faults=Faults(crash=0.01), seeds=range(20))
     assert report.attempts > 20, "workers died"
     assert simulate(orders(), faults=(), seeds=range(3)).faults == 0
-    assert "flip" not in FAULTS
+    assert "damage" not in FAULTS
 
 
 def test_no_workers_warnings_are_written_to_the_log(caplog: pytest.LogCaptureFixture) -> None:

@@ -15,7 +15,15 @@ from penstock.ports.control import DriverLost, Joined, LaunchEnded, Left
 from penstock.protocol.ids import WorkerId
 from penstock.protocol.lifecycle import Outcome
 from penstock.shells.sim.disk import SimStore
-from penstock.shells.sim.ports import Job, Link, SimBackground, SimDriver, SimHost, SimWorkers
+from penstock.shells.sim.ports import (
+    Job,
+    Link,
+    SimBackground,
+    SimDriver,
+    SimHost,
+    SimWorkers,
+    ignore,
+)
 
 if TYPE_CHECKING:
     from penstock.shells.sim.world import World
@@ -268,7 +276,7 @@ class Cluster:
             process.dirty = True
 
         nobody = SimBackground(world, "world")
-        world.jobs.append(Job(nobody, notice, _ignore, _ignore, notices_ms))
+        world.jobs.append(Job(nobody, notice, ignore, ignore, notices_ms))
 
 
 def _wake_ms(process: Process) -> float:
@@ -278,7 +286,3 @@ def _wake_ms(process: Process) -> float:
         return inf
     wake_ms = attempt.wake_ms()
     return inf if wake_ms is None else wake_ms
-
-
-def _ignore(_: object) -> None:
-    """Nobody waits for this."""

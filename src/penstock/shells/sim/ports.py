@@ -14,22 +14,24 @@ from penstock.ports.channel import Batch, ChannelLost, Frame
 from penstock.ports.control import ControlEvent, DriverLost, Received
 from penstock.protocol.ids import ChannelId, WorkerId
 from penstock.protocol.messages import FromWorker, Leave, ToWorker
+from penstock.shells.sim.strands import Strand
 
 if TYPE_CHECKING:
     from penstock.shells.sim.world import World
 
 
 class SimClock:
-    """Virtual time. The wall clock starts at an arbitrary moment."""
+    """Virtual time. The wall clock starts at an arbitrary moment, and may jump."""
 
     def __init__(self) -> None:
         self.now_ms = 0.0
+        self.jumped_ms = 0.0
 
     def monotonic_ms(self) -> float:
         return self.now_ms
 
     def wall_ms(self) -> float:
-        return 1_700_000_000_000.0 + self.now_ms
+        return 1_700_000_000_000.0 + self.now_ms + self.jumped_ms
 
 
 @dataclass
@@ -41,10 +43,12 @@ class Job:
     done: Callable[[Any], None]
     failed: Callable[[BaseException], None]
     ready_ms: float
+    strand: Strand | None = None
+    """Set where the work may stand still in the middle."""
 
 
 class SimBackground:
-    """Work begins at once and ends when the scheduler says so; a dead owner does not hear of it."""
+    """Work is carried out when the scheduler says so, whole or in pieces; a dead owner does not hear of it."""
 
     def __init__(self, world: World, name: str) -> None:
         self.name = name
@@ -61,15 +65,12 @@ class SimBackground:
         ready_ms = self._world.clock.now_ms + self._world.background_delay_ms()
         self._world.jobs.append(Job(self, work, done, failed, ready_ms))
 
-    def finish(self, job: Job) -> None:
-        """Carries the work out and queues its result for the owner's loop."""
-        try:
-            result = job.work()
-        except Exception as error:
-            caught = error
-            self.ended.append(lambda: job.failed(caught))
-        else:
+    def finish(self, job: Job, result: Any, error: Exception | None) -> None:
+        """The work is over: its owner's loop hears of it next."""
+        if error is None:
             self.ended.append(lambda: job.done(result))
+        else:
+            self.ended.append(lambda: job.failed(error))
 
     def poll(self) -> bool:
         moved = bool(self.ended)
@@ -79,6 +80,10 @@ class SimBackground:
 
     def close(self) -> None:
         self.alive = False
+
+
+def ignore(_: object) -> None:
+    """Nobody waits for this."""
 
 
 @dataclass
@@ -108,9 +113,11 @@ class SimDriver:
         return messages
 
     def send(self, message: FromWorker) -> None:
-        if not self._link.cut:
+        link = self._link
+        if not link.cut:
             for _ in range(self._world.copies(message)):
-                self._link.to_driver.append((self._world.delivery_ms(), message))
+                link.to_driver.append((self._world.delivery_ms(), message))
+            self._world.repeat_later(link, link.to_driver, message)
 
 
 class SimWorkers:
@@ -141,6 +148,7 @@ class SimWorkers:
         self._world.checkers.on_sent(self._driver, message)
         for _ in range(1 if isinstance(message, Leave) else self._world.copies(message)):
             link.to_worker.append((self._world.delivery_ms(), message))
+        self._world.repeat_later(link, link.to_worker, message)
 
     def capacity(self) -> str:
         return ""

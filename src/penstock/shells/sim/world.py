@@ -7,9 +7,11 @@ happen and jumps when nothing can. First comes a phase with faults, then a heale
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from math import inf
 from random import Random
+from typing import Any
 
 from penstock.plan.physical import make_plan
 from penstock.protocol.ids import ChannelId
@@ -19,8 +21,9 @@ from penstock.shells.sim.checkers import Checkers
 from penstock.shells.sim.cluster import Cluster, DriverProcess, Process
 from penstock.shells.sim.faults import Faults
 from penstock.shells.sim.outside import Table
-from penstock.shells.sim.ports import Job, SimChannel, SimClock
+from penstock.shells.sim.ports import Job, Link, SimBackground, SimChannel, SimClock, ignore
 from penstock.shells.sim.scenario import Draw, draw_everything
+from penstock.shells.sim.strands import Strand, Strands
 from penstock.shells.sim.strikes import Strikes
 from penstock.shells.sim.trace import Trace, brief
 from penstock.storage.memory import MemoryStore
@@ -29,6 +32,8 @@ FAULTY_MS = 4_000.0
 HEALED_MS = 60_000.0
 STEPS_MAX = 40_000
 
+REPEATED_MS = 1_500.0
+"""How late the second copy of a message may come."""
 IDLE_MS = 10.0
 """How far time jumps when nothing at all is to come."""
 
@@ -59,6 +64,9 @@ class World:
         self.healed = False
         self.problem: str | None = None
         self._strikes = Strikes(self)
+        self._strands = Strands()
+        self._at_work: Job | None = None
+        """The background work whose strand is running."""
         self._next_channel = 0
         self._introduce()
 
@@ -79,6 +87,12 @@ class World:
 
     def run(self) -> None:
         """Raises `Violation` when an invariant does not hold."""
+        try:
+            self._run()
+        finally:
+            self.close()
+
+    def _run(self) -> None:
         self.cluster.start_driver()
         steps = 0
         while not self._over():
@@ -170,12 +184,55 @@ class World:
             self.checkers.on_answer(answer)
             self.cluster.drivers[process.driver].workers.deliver(link.worker, answer)
 
+    # ---- background work
+
     def _finish(self, job: Job) -> None:
-        if job.owner.alive:
-            job.owner.finish(job)
-        elif self.happens("late_write"):
-            self.note(job.owner.name, "work of a dead process is done all the same")
-            job.owner.finish(job)
+        owner = job.owner
+        if not owner.alive:
+            if not self.happens("late_write"):
+                self._abandon(job)
+                return
+            self.note(owner.name, "work of a dead process is done all the same")
+        if job.strand is not None or faults.interleaves(self.faults):
+            self._work_in_pieces(job)
+            return
+        try:
+            result = job.work()
+        except Exception as error:
+            owner.finish(job, None, error)
+        else:
+            owner.finish(job, result, None)
+
+    def _work_in_pieces(self, job: Job) -> None:
+        if job.strand is None:
+            job.strand = Strand(self._strands, job.work)
+        self._at_work = job
+        job.strand.resume()
+        self._at_work = None
+        if job.strand.done:
+            job.owner.finish(job, job.strand.result, job.strand.error)
+        else:
+            self.jobs.append(job)
+
+    def _abandon(self, job: Job) -> None:
+        """The process died before it or in the middle of it: what is done stays done, also half a file."""
+        if job.strand is not None:
+            job.strand.abandon()
+
+    def pause(self, how_long_ms: float) -> None:
+        """Called in the middle of background work: other things happen first. Elsewhere it does nothing."""
+        job = self._at_work
+        if job is not None and job.strand is not None:
+            job.ready_ms = self.clock.now_ms + how_long_ms
+            self.note(job.owner.name, f"work stands still for {how_long_ms:.0f} ms")
+            job.strand.pause()
+
+    def close(self) -> None:
+        """Leaves no thread behind."""
+        for job in self.jobs:
+            self._abandon(job)
+        self.jobs.clear()
+        self._strands.close()
 
     # ---- asked by the ports and by what stands outside
 
@@ -195,6 +252,20 @@ class World:
             self.note("network", f"loses {brief(message)}")
             return 0
         return 2 if self.happens("duplicate_message") else 1
+
+    def repeat_later(self, link: Link, queue: deque[tuple[float, Any]], message: Any) -> None:
+        """A message may come once more when nobody expects it: after others, even after a restart."""
+        if not self.happens("duplicate_message"):
+            return
+
+        def again() -> None:
+            if not link.cut:
+                self.note("network", f"repeats {brief(message)}")
+                queue.appendleft((self.clock.now_ms, message))
+
+        nobody = SimBackground(self, "world")
+        at_ms = self.clock.now_ms + self.rng.random() * REPEATED_MS
+        self.jobs.append(Job(nobody, again, ignore, ignore, at_ms))
 
     def touch(self, process: str) -> None:
         if process in self.cluster.processes:
