@@ -1,0 +1,42 @@
+"""The ways into a running job that need no Spark to be proved."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from penstock.engine.history import History
+from penstock.engine.records import CheckpointInfo, Totals
+from penstock.plan.physical import make_plan
+from penstock.protocol.coordinator import Aborted, Reason
+from penstock.protocol.ids import CheckpointId
+from penstock.protocol.messages import SnapshotKind
+from penstock.shells.spark.driver_loop import DriverLoop
+from tests.engine.kit import ListSink, NumberSource, pipeline
+
+KIND = SnapshotKind.CHECKPOINT
+
+
+class Asked:
+    """The job's workers; to be woken makes happen what happens after a request."""
+
+    def __init__(self, happens: Any) -> None:
+        self.wake = happens
+
+
+def test_a_checkpoint_on_request_is_a_new_one_and_not_one_from_the_past() -> None:
+    """C6: also when the past is read while somebody waits."""
+    history = History(make_plan(pipeline(NumberSource(1), ListSink()), 1, 8))
+
+    def happens() -> None:
+        old = CheckpointInfo(3, "checkpoint", "completed", 1.0, 5.0)
+        history.remember([old], Totals(1))
+        history.triggered(CheckpointId(104), KIND, 2.0)
+        history.aborted(Aborted(CheckpointId(104), KIND, 0.0, 1.0, Reason.TIMEOUT, "", frozenset()))
+
+    manager: Any = SimpleNamespace(history=history, request_checkpoint=lambda: None)
+    workers: Any = Asked(happens)
+    nothing: Any = None
+    loop = DriverLoop("job", "job", manager, workers, nothing, nothing, lambda: None, True)
+    assert loop.trigger_checkpoint(5.0).id == 104
+    assert loop.checkpoint_summary().aborted == 1
