@@ -202,7 +202,8 @@ class _SimCommitter(SinkCommitter):
             raise CommitError(f"simulated failure before the commit of {name}")
         if name not in table.visible:
             if name not in table.prepared:
-                world.violation("I10", f"transaction {name} is to be committed and is gone")
+                if not (name in table.aborted and world.checkers.may_go_back()):
+                    world.violation("I10", f"transaction {name} is to be committed and is gone")
                 raise CommitError(f"transaction {name} is gone")
             world.checkers.on_commit(name)
             table.visible[name] = table.prepared.pop(name)
