@@ -427,13 +427,23 @@ def claim_looks_before_it_claims() -> AbstractContextManager[None]:
     """The list of checkpoints is older than the claim: what completed in between is missed."""
     original = CheckpointFiles._claim_next
 
-    def claim(self: CheckpointFiles, wish: Any, *, may_fall_back: bool, damaged: Any) -> Any:
+    def claim(
+        self: CheckpointFiles,
+        wish: Any,
+        *,
+        may_fall_back: bool,
+        damaged: Any,
+        next_id: CheckpointId,
+        misfit: Any,
+    ) -> Any:
         names = getattr(self, "_stale_names", None) or self._store.list()
         self._stale_names = names  # type: ignore[attr-defined]
         attempt = original(self)
         facts, found = self._facts(names, damaged)
+        seen, _ = self._facts(self._store.list(), damaged)
+        first_id = max(next_id, recovery.first_free_id(seen))
         decision = recovery.decide(facts, may_fall_back=may_fall_back)
-        point = self._point(attempt, wish, decision, facts, found)
+        point = self._decided(attempt, decision, facts, found, first_id)
         self._record(point)
         return point
 
