@@ -100,9 +100,10 @@ class CheckpointFiles:
         next_id: CheckpointId = FIRST_CHECKPOINT,
         misfit: Callable[[Manifest], str] = lambda _: "",
     ) -> RestorePoint:
-        """Takes the next attempt number, then looks, then decides, then records the decision. `next_id` is the first
-        id that this driver has not used itself. `misfit` says why the job cannot go on from a checkpoint: then nothing
-        is recorded, so that what was there before stays good."""
+        """Takes the next attempt number, looks, decides, records the decision, and looks who owns the job now.
+
+        `next_id` is the first id that this driver has not used itself. `misfit` says why the job cannot go on from a
+        checkpoint: then nothing is recorded, so that what was there before stays good."""
         attempt = self._claim_next()
         names = self._store.list()
         facts, found = self._facts(names, damaged)
@@ -117,6 +118,8 @@ class CheckpointFiles:
         if point.manifest is not None and (reason := misfit(point.manifest)):
             raise ClaimRefused(reason)
         self._record(point)
+        # Whoever claimed after us has either seen what we recorded, or is seen now: no id is ever used by both.
+        self._check_owner(self._claimed_attempts())
         return point
 
     def _claim_next(self) -> AttemptId:
@@ -278,6 +281,7 @@ class CheckpointFiles:
             if there == TOMBSTONE:
                 return False
             if there != data:
+                self._check_owner(self._claimed_attempts())
                 raise CheckpointCorrupt(f"{name} is not what was written: the storage is not sound")
         self._check_owner(self._claimed_attempts())
         return True
@@ -296,12 +300,19 @@ class CheckpointFiles:
             if paths.worker_file_of(name) is not None:
                 self._store.delete(name)
 
-    def sweep(self, kept: Iterable[CheckpointId], before: CheckpointId) -> None:
-        """Deletes everything of snapshots below `before` that are not kept: what late writers left behind. A driver
+    def sweep(
+        self,
+        kept: Iterable[CheckpointId],
+        before: CheckpointId,
+        unsettled: Iterable[CheckpointId] = (),
+    ) -> None:
+        """Deletes everything of snapshots below `before` that are not kept: what late writers left behind, and what is
+        left of one whose metadata is gone already. Of `unsettled` ones nobody knows yet whether they exist. A driver
         that is no longer the owner deletes nothing: another one may be going on from those files."""
         self._check_owner(self._claimed_attempts())
-        keep = frozenset(kept)
         names = self._store.list()
+        there = {paths.metadata_of(name) for name in names}
+        keep = {n for n in kept if n in there}.union(unsettled)
         stale = [
             name
             for name in names

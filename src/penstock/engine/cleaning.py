@@ -59,14 +59,15 @@ class CleanUp:
     def at_end(
         self, coordinator: Coordinator, everything: bool, tries: int = TIDY_TRIES_MAX
     ) -> None:
-        """Behind what is being persisted. A checkpoint whose metadata may exist keeps its files."""
+        """Behind what is being persisted, and behind all other clean-up: what that leaves behind is found here. A
+        checkpoint whose metadata may exist keeps its files."""
 
         def work() -> None:
             if everything:
                 self._files.delete_everything()
                 return
             unclear = unsettled(coordinator)
-            self._files.sweep([*coordinator.completed, *unclear], coordinator.next_id)
+            self._files.sweep(coordinator.completed, coordinator.next_id, unclear)
             if unclear:
                 raise StorageError(f"nobody knows yet whether checkpoints {unclear} exist")
 
@@ -76,7 +77,10 @@ class CleanUp:
                 again = partial(self.at_end, coordinator, everything, tries - 1)
                 self._later.at(self._clock.monotonic_ms() + TIDY_PAUSE_MS, again)
 
-        self._storage.submit(work, lambda _: None, failed)
+        def sweep(_: object) -> None:
+            self._storage.submit(work, lambda _: None, failed)
+
+        self._cleaning.submit(lambda: None, sweep, sweep)
 
 
 def retains(retain: str, outcome: Outcome) -> bool:

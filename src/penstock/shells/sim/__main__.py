@@ -11,6 +11,8 @@ from penstock.shells.sim.runner import Result, run_many, run_seed
 LOOK_AT = {
     "I1": "rows are lost or repeated: follow one id from `prepared` to `commit` around the last restart",
     "I2": "a snapshot is no consistent cut: protocol.alignment, engine.subtask, engine.outputs",
+    "I3": "rows in flight are lost, repeated or out of order: protocol.alignment, engine.inputs, engine.restoring",
+    "I4": "rows of one channel came out of order: engine.outputs, engine.inputs, engine.restoring",
     "I5": "a checkpoint is incomplete: protocol.coordinator.acked, engine.snapshots",
     "I6": "a snapshot ended twice, or was given up and exists: protocol.coordinator, CheckpointFiles.persist",
     "I7": "ids or restore points went back: protocol.recovery, CheckpointFiles.claim",
@@ -21,6 +23,7 @@ LOOK_AT = {
     "I12": "a file was deleted that is needed: Coordinator._retire, CheckpointFiles.sweep",
     "I13": "a file was left: CheckpointFiles.discard and sweep, CleanUp.at_end",
     "I15": "a key is in two places: plan.keyhash, engine.partition, OperatorContext.key_groups",
+    "I17": "a job went back behind rows that are out: protocol.recovery.decide, CheckpointFiles.claim",
     "I18": "an attempt or driver that was replaced still had an effect: fencing, CheckpointFiles.persist",
     "I24": "a damaged checkpoint was used: wire.document, CheckpointFiles._facts",
     "I25": "nothing moves any more: the last lines above, and what the phases below wait for",

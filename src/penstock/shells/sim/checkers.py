@@ -8,11 +8,16 @@ Each check names the invariant it belongs to; the first violation ends the run. 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from xxhash import xxh3_128_hexdigest
+
 from penstock.engine.checkpoint_files import TOMBSTONE
-from penstock.protocol.ids import CheckpointId, SlotId, SubtaskId
+from penstock.protocol.ids import NO_CHECKPOINT, CheckpointId, SlotId, SubtaskId
 from penstock.protocol.messages import Committed, Deploy, FromWorker, Notify, ToWorker, Trigger
+from penstock.protocol.snapshot import Segment
+from penstock.shells.sim.cuts import Cuts, check_order
 from penstock.shells.sim.inflight import copies_to, fetch_from, rows_in_flight
 from penstock.shells.sim.outside import row
 from penstock.state.segments import read_blocks
@@ -36,6 +41,7 @@ class Checkers:
         """When each state file was written last."""
         self.ended_ms = 0.0
         """When the newest driver decided that its job is over."""
+        self.cuts = Cuts(world)
         self._restored: dict[int, CheckpointId] = {}
         """Per attempt, what it recorded to have restored."""
         self._triggered: dict[CheckpointId, int] = {}
@@ -81,6 +87,8 @@ class Checkers:
         if not self.is_void(manifest):
             self._check_complete(manifest)
             self._check_state(manifest)
+            restored = self._restored.get(manifest.attempt, NO_CHECKPOINT)
+            self.cuts.check(manifest, self.manifests.get(restored))
 
     def on_deleted(self, name: str) -> None:
         """I12: a file goes only when no checkpoint that still exists needs it, and a checkpoint only when enough
@@ -107,7 +115,7 @@ class Checkers:
         return [n for n in found if n in self.manifests]
 
     def _check_complete(self, manifest: Manifest) -> None:
-        """I5: every subtask is in it once, and every file it names is there."""
+        """I5: every subtask is in it once, and every file it names is there, with the bytes that it should have."""
         subtasks = Counter(snapshot.subtask for snapshot in manifest.snapshots)
         tasks = {operator.task for operator in manifest.operators}
         wanted = [SubtaskId(t, i) for t in sorted(tasks) for i in range(manifest.parallelism)]
@@ -117,6 +125,13 @@ class Checkers:
         missing = sorted(set(manifest.files) - present)
         if missing:
             self._violation("I5", f"checkpoint {manifest.checkpoint} lacks {missing}")
+            return
+        for segment in segments_of(manifest):
+            fetch = fetch_from(self._world.disk, segment)
+            for block in segment.blocks:
+                if xxh3_128_hexdigest(fetch(block.offset, block.length)) != block.checksum:
+                    what = f"{segment.file or 'state within the metadata'} has other bytes"
+                    self._violation("I5", f"checkpoint {manifest.checkpoint}: {what}")
 
     def _check_state(self, manifest: Manifest) -> None:
         """I2, I3: the state of every aggregate, with the rows in flight to it, is the fold of just the rows before
@@ -205,16 +220,18 @@ class Checkers:
             self._violation("I9", f"checkpoint {message.checkpoint} is notified and not durable")
 
     def _on_deploy(self, message: Deploy) -> None:
-        """I7, I24: what is restored is the newest that anybody was told of, or a newer one, just as it was taken. What
-        a driver does that has been replaced and has not noticed does not count."""
+        """I7, I17, I24: what is restored is the newest that anybody was told of or that rows are out of, or a newer
+        one, just as it was taken. What a driver does that has been replaced and has not noticed does not count."""
         if not self._world.durable or message.attempt < self.newest_attempt:
             return
+        restored = message.restored
         visible = [t.checkpoint for t in self._world.table.visible.values()]
-        if message.restored < max([self._notified, *visible]) and not self.may_go_back():
-            self._violation(
-                "I7",
-                f"attempt {message.attempt} restores {message.restored} below {self._notified}",
-            )
+        if restored < max(visible, default=0) and not self.may_go_back():
+            what = f"attempt {message.attempt} restores {restored}, rows of {max(visible)} are out"
+            self._violation("I17", what)
+        if restored < self._notified and not self.may_go_back():
+            what = f"attempt {message.attempt} restores {restored} below {self._notified}"
+            self._violation("I7", what)
         taken = self.manifests.get(message.restored)
         if taken is not None and taken.snapshots != message.snapshots:
             self._violation("I24", f"checkpoint {message.restored} is restored as another one")
@@ -275,9 +292,19 @@ class Checkers:
         from penstock.shells.sim.verdict import judge
 
         judge(self._world, self)
+        if self._world.exactly_once and not self.may_go_back():
+            check_order(self._world)
 
     def _violation(self, invariant: str, what: str) -> None:
         self._world.violation(invariant, what)
+
+
+def segments_of(manifest: Manifest) -> Iterator[Segment]:
+    for snapshot in manifest.snapshots:
+        for part in snapshot.operators.values():
+            yield from part.segments
+        for entry in snapshot.inflight:
+            yield entry.segment
 
 
 def fold(ids: dict[int, int]) -> dict[int, tuple[int, int]]:

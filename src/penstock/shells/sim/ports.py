@@ -164,9 +164,17 @@ class SimChannel:
     """A channel between two processes: bounded, in order, dead when either end is. A process is woken when it could
     be waiting for just this: a frame where there was none, room where there was none."""
 
-    def __init__(self, world: World, id: ChannelId, frames_max: int, sluggish: float = 0.0) -> None:
-        """`sluggish`: how often a frame that is there is not given out yet."""
+    def __init__(
+        self,
+        world: World,
+        id: ChannelId,
+        frames_max: int,
+        log: list[Frame],
+        sluggish: float = 0.0,
+    ) -> None:
+        """`sluggish`: how often a frame that is there is not given out yet. `log`: what was ever sent, for checkers."""
         self.id = id
+        self._log = log
         self._sluggish = sluggish
         self.reader = ""
         self.writer = ""
@@ -184,6 +192,7 @@ class SimChannel:
         if waiting >= self._frames_max:
             return False
         self._sent += 1
+        self._log.append(frame)
         self._frames.append((self._sent, frame))
         if not waiting:
             self._world.touch(self.reader)
@@ -225,7 +234,7 @@ class SimNetwork:
     def bind(self, inputs: Sequence[tuple[ChannelId, object]]) -> dict[str, str]:
         endpoints = {}
         for channel, _ in inputs:
-            endpoint, made = self._world.open_channel(channel)
+            endpoint, made = self._world.open_channel(self._attempt, channel)
             made.reader = self._process
             self._inputs[channel] = made
             endpoints[str(channel)] = endpoint

@@ -271,11 +271,13 @@ class World:
         if process in self.cluster.processes:
             self.cluster.processes[process].dirty = True
 
-    def open_channel(self, id: ChannelId) -> tuple[str, SimChannel]:
+    def open_channel(self, attempt: int, id: ChannelId) -> tuple[str, SimChannel]:
         endpoint = f"sim://{self._next_channel}"
         self._next_channel += 1
         sluggish = self.settings.sluggish if self.rng.random() < 0.5 else 0.0
-        self.channels[endpoint] = SimChannel(self, id, self.settings.frames_max, sluggish)
+        self.channels[endpoint] = SimChannel(
+            self, id, self.settings.frames_max, self.checkers.cuts.log(attempt, id), sluggish
+        )
         return endpoint, self.channels[endpoint]
 
     def forget_channels(self, gone: Iterable[SimChannel]) -> None:
