@@ -20,6 +20,7 @@ from penstock.testing import (
     fail_before,
     simulate,
 )
+from penstock.testing.outside import new_world
 from penstock.testing.tally import Tally
 from tests.testing.shop import ORDERS, SCHEMA, ShopSink, shown
 
@@ -101,6 +102,15 @@ def test_calls_are_counted_over_all_copies() -> None:
     assert [tally.next("commit"), deepcopy(tally).next("commit")] == [1, 2]
     other = pickle.loads(pickle.dumps(tally))
     assert [other.next("commit"), tally.next("commit"), tally.next("write")] == [3, 4, 1]
+
+
+def test_another_world_counts_from_the_beginning() -> None:
+    tally = Tally()
+    tally.next("commit")
+    pickle.dumps(tally)
+    with new_world():
+        other = deepcopy(tally)
+    assert [other.next("commit"), tally.next("commit")] == [1, 2]
 
 
 def test_a_script_with_a_mistake_is_refused() -> None:

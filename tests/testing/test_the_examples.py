@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import penstock as pen
-from penstock.testing import simulate
+from penstock.testing import FAULTS, simulate
 
 ROOT = Path(__file__).parents[2]
 
@@ -41,6 +41,11 @@ def test_the_report_in_the_documentation_is_the_real_one(
     assert skeleton(shown[1]) <= skeleton(printed)
     assert printed.count("commit('") >= 2, "the calls of the transaction are told"
     assert printed.rstrip().endswith("no rule was broken")
+
+
+def test_every_kind_of_fault_is_in_the_documentation() -> None:
+    page = (ROOT / "docs/testing.md").read_text()
+    assert [kind for kind in FAULTS if f"`{kind}`" not in page] == []
 
 
 def test_the_classes_in_the_documentation_are_those_of_the_example() -> None:

@@ -33,6 +33,8 @@ class Expected:
     views: Mapping[str, View]
     committed: Mapping[str, Any]
     visible: Mapping[str, Any]
+    direct: frozenset[str]
+    """Sinks that show rows without a commit."""
     rows_read: int
 
 
@@ -54,6 +56,8 @@ def run(stage: Stage, schedule: Schedule, expected: Expected) -> Run:
         play = Play(stage, Path(folder), schedule.parallelism)
         luck = Luck(schedule.seed, schedule.script)
         world = UserWorld(schedule.seed, luck, play.disturbed)
+        for name, watch in play.watches.items():
+            watch.writes_directly = name in expected.direct
         judge = _Judge(play, world, expected)
         world.scenario.judge = judge.judge
         finding = world.explore()
@@ -88,7 +92,8 @@ def _undisturbed(stage: Stage, seed: int) -> Expected:
         views = play.views()
         committed = {n: views[n](w.committed_rows()) for n, w in play.watches.items()}
         visible = {n: views[n](w.visible_rows()) for n, w in play.watches.items()}
-        return Expected(views, committed, visible, world.rows_read)
+        direct = frozenset(n for n, w in play.watches.items() if w.writes_directly)
+        return Expected(views, committed, visible, direct, world.rows_read)
 
 
 def _broken_from_the_start(world: UserWorld, finding: Finding) -> ConfigError | SimulationFailed:

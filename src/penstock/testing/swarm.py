@@ -17,7 +17,9 @@ Choose: TypeAlias = Callable[[Random, bool], Faults]
 
 ABOUT_STORAGE_ONLY = ("damage",)
 """Damaged checkpoints end a job on purpose: they say nothing about a pipeline."""
-DRIVER_GOES = ("driver_crash", "second_driver", "cancel")
+ROWS_IN_DRIVER = ("driver_crash", "second_driver", "cancel", "drop_message")
+"""Rows that are handed to a driver go with it. They travel in a control message, and while a connection lives none of
+those is really lost."""
 
 FAULTS = tuple(kind for kind in RATES if kind not in ABOUT_STORAGE_ONLY)
 """The names that `simulate(faults=...)` takes."""
@@ -39,7 +41,7 @@ def chooser(wanted: Faults | Iterable[str] | None) -> Choose:
 def _any(rng: Random, bound_to_driver: bool) -> Faults:
     """Many schedules have few kinds of faults, so that each also shows on its own."""
     drawn = sim.draw(rng)
-    without = (*ABOUT_STORAGE_ONLY, *(DRIVER_GOES if bound_to_driver else ()))
+    without = (*ABOUT_STORAGE_ONLY, *(ROWS_IN_DRIVER if bound_to_driver else ()))
     return replace(drawn, **dict.fromkeys(without, 0.0))
 
 

@@ -50,7 +50,9 @@ class WatchedWriter(SinkWriter):
     def write(self, batch: pa.RecordBatch) -> None:
         self._inner.write(batch)
         columns = [column.to_pylist() for column in batch.columns]
-        self._rows += zip(*columns, strict=True)
+        rows = list(zip(*columns, strict=True))
+        self._watch.written(rows)
+        self._rows += rows
 
     def prepare(self, checkpoint: int) -> Plain | Callable[[], Plain]:
         rows, self._rows = self._rows, []
@@ -99,7 +101,8 @@ class WatchedCommitter(SinkCommitter):
             watch.call(self._context, f"{told} -> not called: simulated failure before it", name)
             raise SimulatedFault(f"simulated failure before the commit of {name}")
         if not watch.is_known(name):
-            watch.world.violation("I10", f"transaction {name} is to be committed and was aborted")
+            if not watch.world.checkers.may_go_back():
+                watch.world.violation("I10", f"{name} is to be committed and was aborted")
             raise CommitError(f"transaction {name} is gone")
         self._commit(name, description, told)
 
