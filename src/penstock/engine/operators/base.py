@@ -67,7 +67,8 @@ class Operator(ABC):
         """Rows in, from the input number `port`; rows out."""
 
     def finish(self) -> Iterable[pa.RecordBatch]:
-        """All input has ended; last rows out."""
+        """All input has ended; last rows out. A subtask that had finished finishes again after a restore, so an
+        operator lets go of what it has given: the state that is frozen afterwards must not give it again."""
         return ()
 
     def freeze(self, checkpoint: CheckpointId) -> FrozenOperator:

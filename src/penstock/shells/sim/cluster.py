@@ -48,6 +48,8 @@ class Process:
     """Its driver has given it up, or is gone."""
     dirty: bool = True
     wake_ms: float = inf
+    arrival_ms: float = inf
+    """When the next frame comes that it has looked for in vain."""
     paused_until_ms: float = 0.0
 
 
@@ -221,7 +223,7 @@ class Cluster:
 
     def step_process(self, process: Process) -> None:
         try:
-            process.dirty = False
+            process.dirty, process.arrival_ms = False, inf
             moved = process.worker.step()
             process.dirty = process.dirty or moved
             process.wake_ms = _wake_ms(process)
@@ -285,4 +287,4 @@ def _wake_ms(process: Process) -> float:
     if process.dirty or attempt is None or not attempt.running:
         return inf
     wake_ms = attempt.wake_ms()
-    return inf if wake_ms is None else wake_ms
+    return process.arrival_ms if wake_ms is None else min(wake_ms, process.arrival_ms)

@@ -170,16 +170,18 @@ class SimChannel:
         id: ChannelId,
         frames_max: int,
         log: list[Frame],
-        sluggish: float = 0.0,
+        transit_ms: float = 0.0,
     ) -> None:
-        """`sluggish`: how often a frame that is there is not given out yet. `log`: what was ever sent, for checkers."""
+        """`transit_ms`: the longest that a frame is on its way. `log`: what was ever sent, for checkers."""
         self.id = id
         self._log = log
-        self._sluggish = sluggish
+        self._transit_ms = transit_ms
+        self._arrived_ms = 0.0
         self.reader = ""
         self.writer = ""
         self._world = world
-        self._frames: deque[tuple[int, Frame]] = deque()
+        self._frames: deque[tuple[int, float, Frame]] = deque()
+        """Numbered, each with the moment from which on it can be received."""
         self._frames_max = frames_max
         self._sent = 0
         self._received = 0
@@ -193,19 +195,27 @@ class SimChannel:
             return False
         self._sent += 1
         self._log.append(frame)
-        self._frames.append((self._sent, frame))
+        self._frames.append((self._sent, self._arrival_ms(), frame))
         if not waiting:
-            self._world.touch(self.reader)
+            self._world.touch(self.reader, self._arrived_ms)
         return True
+
+    def _arrival_ms(self) -> float:
+        world = self._world
+        if self._transit_ms:
+            due_ms = world.clock.now_ms + world.rng.random() * self._transit_ms
+            self._arrived_ms = max(self._arrived_ms, due_ms)
+        return self._arrived_ms
 
     def try_receive(self) -> Frame | None:
         if not self._frames:
             return None
-        if self._sluggish and self._world.rng.random() < self._sluggish:
-            self._world.touch(self.reader)
+        number, arrival_ms, frame = self._frames[0]
+        if arrival_ms > self._world.clock.now_ms:
+            self._world.touch(self.reader, arrival_ms)
             return None
         was_full = len(self._frames) == self._frames_max
-        number, frame = self._frames.popleft()
+        self._frames.popleft()
         if number != self._received + 1:
             raise ChannelLost(f"channel {self.id}: frame {number} after {self._received}")
         self._received = number
@@ -214,7 +224,7 @@ class SimChannel:
         return frame
 
     def rows_waiting(self) -> int:
-        return sum(f.data.num_rows for _, f in self._frames if isinstance(f, Batch))
+        return sum(f.data.num_rows for _, _, f in self._frames if isinstance(f, Batch))
 
     def close(self) -> None:
         self.closed = True

@@ -15,8 +15,8 @@ from penstock.protocol.restart import Exponential, Never, Strategy
 class Settings:
     frames_max: int
     """Room in a channel."""
-    sluggish: float
-    """How slow the slower half of the channels are: rows pile up before them."""
+    transit_ms: float
+    """The longest that a frame is on its way, in half of the channels: rows pile up in them."""
     pace_ms: float
     """How long a source waits after a small batch."""
     slow: float
@@ -50,7 +50,7 @@ def draw(rng: Random, durable: bool, exactly_once: bool) -> Settings:
     )
     return Settings(
         frames_max=rng.choice((1, 2, 4)),
-        sluggish=rng.choice((0.0, 0.8, 0.95)),
+        transit_ms=rng.choice((0.0, 5.0, 30.0)),
         pace_ms=rng.choice((0.0, 1.0, 5.0, 20.0)),
         slow=slow,
         write_ms=write_ms,

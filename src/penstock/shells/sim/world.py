@@ -267,16 +267,23 @@ class World:
         at_ms = self.clock.now_ms + self.rng.random() * REPEATED_MS
         self.jobs.append(Job(nobody, again, ignore, ignore, at_ms))
 
-    def touch(self, process: str) -> None:
-        if process in self.cluster.processes:
-            self.cluster.processes[process].dirty = True
+    def touch(self, name: str, at_ms: float = 0.0) -> None:
+        """A process has something to do, now or from a moment on."""
+        process = self.cluster.processes.get(name)
+        if process is None:
+            return
+        if at_ms <= self.clock.now_ms:
+            process.dirty = True
+        else:
+            process.arrival_ms = min(process.arrival_ms, at_ms)
+            process.wake_ms = min(process.wake_ms, at_ms)
 
     def open_channel(self, attempt: int, id: ChannelId) -> tuple[str, SimChannel]:
         endpoint = f"sim://{self._next_channel}"
         self._next_channel += 1
-        sluggish = self.settings.sluggish if self.rng.random() < 0.5 else 0.0
+        transit_ms = self.settings.transit_ms if self.rng.random() < 0.5 else 0.0
         self.channels[endpoint] = SimChannel(
-            self, id, self.settings.frames_max, self.checkers.cuts.log(attempt, id), sluggish
+            self, id, self.settings.frames_max, self.checkers.cuts.log(attempt, id), transit_ms
         )
         return endpoint, self.channels[endpoint]
 
