@@ -86,9 +86,13 @@ class Checkers:
         self.manifests[checkpoint] = manifest
         if not self.is_void(manifest):
             self._check_complete(manifest)
-            self._check_state(manifest)
-            restored = self._restored.get(manifest.attempt, NO_CHECKPOINT)
-            self.cuts.check(manifest, self.manifests.get(restored))
+            if self._world.problem is None:
+                self._check_contents(manifest)
+
+    def _check_contents(self, manifest: Manifest) -> None:
+        self._check_state(manifest)
+        restored = self._restored.get(manifest.attempt, NO_CHECKPOINT)
+        self.cuts.check(manifest, self.manifests.get(restored))
 
     def on_deleted(self, name: str) -> None:
         """I12: a file goes only when no checkpoint that still exists needs it, and a checkpoint only when enough
