@@ -449,9 +449,21 @@ def test_a_checkpoint_goes_metadata_first() -> None:
 def test_discarding_leaves_a_tombstone_where_it_is() -> None:
     """C4."""
     store = MemoryStore()
-    put(store, "chk-1/0-1", "chk-1/_metadata")
+    put(store, "chk-1/0-1")
+    store.write("chk-1/_metadata", [TOMBSTONE])
     driver(store).discard(n(1))
     assert state_files(store) == ["chk-1/_metadata"]
+
+
+def test_discarding_leaves_a_checkpoint_that_exists_alone() -> None:
+    """I12, bug-A1: an answer that comes late, for a checkpoint whose own deletion has failed, does not leave it by
+    halves."""
+    store = MemoryStore()
+    put(store, "chk-1/0-1", "chk-1/_metadata")
+    driver(store).discard(n(1))
+    assert state_files(store) == ["chk-1/0-1", "chk-1/_metadata"]
+    driver(store).delete_checkpoint(n(1))
+    assert state_files(store) == []
 
 
 def test_a_sweep_keeps_what_is_kept_and_what_is_not_its_own_yet() -> None:

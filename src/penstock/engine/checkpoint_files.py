@@ -295,10 +295,17 @@ class CheckpointFiles:
             self._store.delete(name)
 
     def discard(self, checkpoint: CheckpointId) -> None:
-        """Deletes the state files of a snapshot that was given up. A tombstone stays where it is."""
-        for name in self._store.list(paths.checkpoint_folder(checkpoint)):
+        """Deletes the state files of a snapshot that was given up. A tombstone stays where it is. So does a checkpoint
+        that exists: a late answer for one whose own deletion has failed must not leave it by halves."""
+        names = self._store.list(paths.checkpoint_folder(checkpoint))
+        if any(self._is_complete(name) for name in names):
+            return
+        for name in names:
             if paths.worker_file_of(name) is not None:
                 self._store.delete(name)
+
+    def _is_complete(self, name: str) -> bool:
+        return paths.metadata_of(name) is not None and self._store.read(name) != TOMBSTONE
 
     def sweep(
         self,
