@@ -32,7 +32,7 @@ lint: $(STAMP) ## Checks style, types and layers; changes nothing
 	$(BIN)/mypy
 	PYTHONPATH=src $(BIN)/lint-imports --no-logo
 
-sim: $(STAMP) ## Runs the simulator: SEEDS=n many schedules, SEED=n replays one
+sim: $(STAMP) ## Runs 100,000 simulated schedules with faults (SEEDS=n: so many); SEED=n replays one
 	$(BIN)/python -m penstock.shells.sim $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) $(ARGS)
 
 chaos: $(STAMP) | check-java ## Kills real workers at random: CHAOS_ROUNDS=n

@@ -6,7 +6,7 @@ import argparse
 import logging
 import sys
 
-from penstock.shells.sim.runner import Result, run_many, run_seed
+from penstock.shells.sim.runner import Result, Summary, run_many, run_seed
 
 LOOK_AT = {
     "I1": "rows are lost or repeated: follow one id from `prepared` to `commit` around the last restart",
@@ -31,25 +31,44 @@ LOOK_AT = {
     "I27": "the job did not end as it should: lifecycle.JobMachine, Coordinator.request_last",
 }
 """Where a person who sees a violation begins to read."""
+EVERY_S = 10.0
+SHOWN_MAX = 20
+"""Violations of one piece of a run that are shown."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="penstock.shells.sim")
     parser.add_argument("--seed", type=int, help="replay this one, with its trace")
-    parser.add_argument("--seeds", type=int, default=10_000, help="how many schedules to run")
+    parser.add_argument("--seeds", type=int, default=100_000, help="how many schedules to run")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--processes", type=int, default=2)
     options = parser.parse_args()
     logging.getLogger("penstock").setLevel(logging.CRITICAL)
     if options.seed is not None:
         return _replay(options.seed)
-    summary = run_many(options.first, options.seeds, options.processes)
-    for result in summary.failures[:20]:
-        _say(f"seed {result.seed}: {result.problem}")
+    progress = Progress(options.seeds)
+    summary = run_many(options.first, options.seeds, options.processes, progress.tell)
     _say(summary.line())
     if summary.failures:
         _say(f"replay one with: make sim SEED={summary.failures[0].seed}")
     return 1 if summary.failures else 0
+
+
+class Progress:
+    """Says every few seconds how far a run has come and how fast it is, and at once what went wrong."""
+
+    def __init__(self, wanted: int) -> None:
+        self._wanted = wanted
+        self._next_s = EVERY_S
+        self._failures = 0
+
+    def tell(self, so_far: Summary) -> None:
+        for result in so_far.failures[self._failures :][:SHOWN_MAX]:
+            _say(f"seed {result.seed}: {result.problem}")
+        self._failures = len(so_far.failures)
+        if so_far.seconds >= self._next_s and so_far.schedules < self._wanted:
+            self._next_s = so_far.seconds + EVERY_S
+            _say(f"{so_far.schedules * 100 // self._wanted:3d} %  {so_far.line()}")
 
 
 def _replay(seed: int) -> int:
@@ -72,6 +91,7 @@ def _ending(result: Result) -> str:
 
 def _say(text: str) -> None:
     sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

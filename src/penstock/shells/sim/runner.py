@@ -5,9 +5,10 @@ from __future__ import annotations
 import gc
 import time
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from penstock.shells.sim.world import Violation, World
 
@@ -76,24 +77,33 @@ class Summary:
         )
 
 
-def run_many(first: int, count: int, processes: int = 2) -> Summary:
+Told: TypeAlias = Callable[["Summary"], None]
+"""Hears how far a long run has come."""
+
+
+def run_many(first: int, count: int, processes: int = 2, tell: Told = lambda _: None) -> Summary:
     """Spreads seeds over processes; each seed is one whole schedule."""
     began = time.perf_counter()
+    so_far = Summary(0, 0, 0, 0.0, [])
+    for results in _parts(_chunks(first, count, processes), processes):
+        so_far.schedules += len(results)
+        so_far.checkpoints += sum(r.checkpoints for r in results)
+        so_far.attempts += sum(r.attempts for r in results)
+        so_far.seconds = time.perf_counter() - began
+        so_far.failures += [r for r in results if r.problem]
+        tell(so_far)
+    return so_far
+
+
+def _chunks(first: int, count: int, processes: int) -> list[range]:
     step = max(1, min(50, count // (processes * 2) or 1))
-    chunks = [
-        range(start, min(start + step, first + count))
-        for start in range(first, first + count, step)
-    ]
+    end = first + count
+    return [range(start, min(start + step, end)) for start in range(first, end, step)]
+
+
+def _parts(chunks: list[range], processes: int) -> Iterator[list[Result]]:
     if processes == 1:
-        parts = [run_quietly(chunk) for chunk in chunks]
-    else:
-        with ProcessPoolExecutor(processes) as pool:
-            parts = list(pool.map(run_quietly, chunks))
-    results = [result for part in parts for result in part]
-    return Summary(
-        len(results),
-        sum(r.checkpoints for r in results),
-        sum(r.attempts for r in results),
-        time.perf_counter() - began,
-        [r for r in results if r.problem],
-    )
+        yield from map(run_quietly, chunks)
+        return
+    with ProcessPoolExecutor(processes) as pool:
+        yield from pool.map(run_quietly, chunks)
