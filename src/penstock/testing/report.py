@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -113,7 +114,8 @@ def _violation(finding: Finding, found: Minimal, tried: str) -> list[str]:
 
 
 def _smallest(found: Minimal) -> str:
-    which = ", ".join(found.faults) or "none"
+    counted = Counter(found.faults).items()
+    which = ", ".join(kind if n == 1 else f"{n} x {kind}" for kind, n in counted) or "none"
     return f"parallelism {found.parallelism}, {len(found.faults)} of {found.faults_at_first} faults ({which})"
 
 
