@@ -15,7 +15,7 @@ import pytest
 from penstock.shells.sim.runner import run_many, run_seed
 from penstock.shells.sim.world import Violation, World
 
-SCHEDULES = 2_000
+SCHEDULES = 5_000
 FIRST = 10_000
 SEEDS = Path(__file__).parent / "seeds" / "failed.txt"
 
@@ -35,9 +35,9 @@ def known_seeds() -> list[int]:
     return [int(words[0]) for words in lines if words and not words[0].startswith("#")]
 
 
-@pytest.mark.timeout(600)
-def test_two_thousand_schedules_break_no_invariant() -> None:
-    """R1, R5, B2, B3, B4, B10, C7, E2: I1, I2, I4-I13, I18, I25-I27 hold in every one of them."""
+@pytest.mark.timeout(1200)
+def test_five_thousand_schedules_break_no_invariant() -> None:
+    """R1, R5, B2, B3, B4, B7, B8, B10, C7, E2: I1-I13, I17, I18, I24-I27 hold in every one of them."""
     summary = run_many(FIRST, SCHEDULES, processes=2)
     first = "; ".join(f"seed {r.seed}: {r.problem[:300]}" for r in summary.failures[:5])
     assert not summary.failures, first
