@@ -89,25 +89,25 @@ HAPPENINGS = {
 }
 
 
-def everything_that_happens(seeds: range) -> str:
-    told: list[str] = []
-    for seed in seeds:
-        world = World(seed, verbose=True)
-        with suppress(Violation):
-            world.run()
-        told += world.trace.lines()
-        for driver in world.cluster.drivers:
-            told.append(driver.manager.reason)
-            told += [f"{e.error} {e.message}" for e in driver.manager.history.exceptions]
-            told += [info.failure or "" for info in driver.manager.history.checkpoints]
+def what_happens(seed: int) -> str:
+    world = World(seed, verbose=True)
+    with suppress(Violation):
+        world.run()
+    told = world.trace.lines()
+    for driver in world.cluster.drivers:
+        told.append(driver.manager.reason)
+        told += [f"{e.error} {e.message}" for e in driver.manager.history.exceptions]
+        told += [info.failure or "" for info in driver.manager.history.checkpoints]
     return "\n".join(told)
 
 
 def test_every_kind_of_fault_really_strikes() -> None:
     """A schedule in which nothing happens proves nothing."""
-    told = everything_that_happens(range(300))
-    missing = [what for words, what in HAPPENINGS.items() if words not in told]
-    assert missing == []
+    missing = dict(HAPPENINGS)
+    for seed in range(1_000):
+        told = what_happens(seed) if missing else ""
+        missing = {words: what for words, what in missing.items() if words not in told}
+    assert list(missing.values()) == []
 
 
 def test_jobs_are_started_again_with_another_parallelism() -> None:
@@ -157,5 +157,5 @@ def test_a_replay_says_what_was_drawn_what_happened_and_how_it_ended() -> None:
     lines = done.stdout.splitlines()
     assert "pipeline:" in lines[0]
     assert any("faults:" in line for line in lines[:6])
-    assert any("<- Deploy attempt=1" in line for line in lines)
+    assert any("<- Deploy attempt=" in line for line in lines)
     assert lines[-1] == "no violation"
