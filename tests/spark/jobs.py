@@ -10,6 +10,7 @@ import os
 import signal
 import tempfile
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -85,6 +86,12 @@ def fold(rows: Iterable[int]) -> dict[int, tuple[int, int]]:
         n, total = result.get(key_of(i), (0, 0))
         result[key_of(i)] = (n + 1, total + value_of(i))
     return result
+
+
+def slowly(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """An operator that takes so long that rows pile up before it: 40,000 a second."""
+    time.sleep(batch.num_rows / 40_000)
+    return batch
 
 
 # ---- checks

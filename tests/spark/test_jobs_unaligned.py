@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 import penstock as pen
@@ -16,13 +14,6 @@ from tests.spark import jobs
 
 pytestmark = pytest.mark.spark
 ROWS = 300_000
-ROWS_S = 40_000
-
-
-def slowly(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Takes so long that rows pile up before it."""
-    time.sleep(batch.num_rows / ROWS_S)
-    return batch
 
 
 def with_rows_in_flight(job: pen.Job) -> pen.CheckpointInfo:
@@ -40,7 +31,7 @@ def test_kills_right_after_checkpoints_with_rows_in_flight_change_nothing_in_the
 ) -> None:
     """B7, B8, I1, I2, bug-C10: the second kill comes while restored rows are still being processed."""
     sink = pen.CollectSink()
-    stream = jobs.source(ROWS).rebalance().map_batches(slowly, schema=jobs.SCHEMA)
+    stream = jobs.source(ROWS).rebalance().map_batches(jobs.slowly, schema=jobs.SCHEMA)
     chk = jobs.config(tmp_path / "chk", every="1 hour", **options)
     job = (
         jobs.count_up(stream)
@@ -67,7 +58,7 @@ def test_rows_in_flight_go_to_their_new_owners_when_the_job_is_started_with_anot
     files = pen.FileSink(str(tmp_path / "out"))
 
     def start(parallelism: int) -> pen.Job:
-        stream = jobs.source(ROWS).rebalance().map_batches(slowly, schema=jobs.SCHEMA)
+        stream = jobs.source(ROWS).rebalance().map_batches(jobs.slowly, schema=jobs.SCHEMA)
         pipeline = jobs.count_up(stream).to(files, name="files")
         return pipeline.start(spark, name="grows", parallelism=parallelism, checkpoint=chk)
 
