@@ -533,3 +533,27 @@ class Recorder(MemoryStore):
     def delete(self, name: str) -> None:
         self.deleted.append(name)
         super().delete(name)
+
+
+def test_completing_a_checkpoint_costs_the_store_two_operations() -> None:
+    """Bug-H9: the metadata, and a look at who owns the job."""
+    asked: list[str] = []
+
+    class Counting(MemoryStore):
+        def create(self, name: str, data: bytes) -> bool:
+            asked.append(f"create {name}")
+            return super().create(name, data)
+
+        def read(self, name: str, offset: int = 0, length: int | None = None) -> bytes:
+            asked.append(f"read {name}")
+            return super().read(name, offset, length)
+
+        def list(self, prefix: str = "") -> list[str]:
+            asked.append(f"list {prefix}")
+            return super().list(prefix)
+
+    files = driver(Counting())
+    claim(files)
+    asked.clear()
+    files.persist(manifest(1))
+    assert asked == ["create chk-1/_metadata", "list owner"]
