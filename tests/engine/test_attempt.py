@@ -251,7 +251,7 @@ def test_committing_the_same_promise_again_changes_nothing() -> None:
 # ---- lost messages, old attempts
 
 
-def test_the_table_of_live_snapshots_heals_a_lost_trigger_a_lost_abort_and_a_lost_notice() -> None:
+def test_the_table_of_live_snapshots_heals_a_lost_trigger_and_a_lost_notice() -> None:
     """Nothing relies on one message arriving."""
     sink = ListSink()
     bench = Bench(pipeline(NumberSource(1_000), sink))
@@ -263,6 +263,15 @@ def test_the_table_of_live_snapshots_heals_a_lost_trigger_a_lost_abort_and_a_los
     bench.attempt.sync(Sync(bench.attempt.id, (), N1, N1))
     bench.step(1)
     assert sink.numbers
+
+
+def test_the_table_of_live_snapshots_ends_one_whose_abort_was_lost() -> None:
+    """B11: its barrier, which is on its way, starts nothing."""
+    bench = Bench(two_tasks(NumberSource(1_000), ListSink()))
+    bench.attempt.trigger(N1, CHECKPOINT)
+    bench.attempt.sync(Sync(bench.attempt.id, (), N1, CheckpointId(0)))
+    bench.step(5)
+    assert bench.said(Ack) == []
 
 
 def test_an_answer_that_was_lost_is_said_again_and_not_all_the_time() -> None:

@@ -102,7 +102,10 @@ def test_a_newer_barrier_gives_the_older_snapshot_up() -> None:
 
 def test_an_obsolete_barrier_behind_a_newer_one_is_let_go() -> None:
     """bug-B1: chk 4 was declined upstream; 5 comes first on one channel, 4 on the other."""
-    _, actions = play(open_(A, B), ("b", A, n(5)), ("b", B, n(4)), ("b", B, n(5)))
+    state, actions = play(open_(A, B), ("b", A, n(5)), ("b", B, n(4)))
+    assert actions == []
+    assert state.blocked == {A}
+    _, actions = play(state, ("b", B, n(5)))
     assert actions == [Take(n(5))]
 
 

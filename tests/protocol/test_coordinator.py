@@ -354,6 +354,7 @@ def test_the_end_of_an_attempt_aborts_what_collects_and_keeps_what_persists() ->
     made.acked(E1, n(1), [part(X), part(Y)], 210.0)
     actions = made.attempt_ended(220.0)
     assert [a.checkpoint for a in actions if isinstance(a, Aborted)] == [2]
+    assert [a.checkpoint for a in actions if isinstance(a, Discard)] == [2]
     assert isinstance(made.unfinished[n(1)], Persisting)
     (completed,) = made.persisted(E1, n(1), 230.0)
     assert completed.permit == CommitPermit(E1, n(1))

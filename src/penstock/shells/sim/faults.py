@@ -90,7 +90,7 @@ RATES: dict[str, tuple[float, ...]] = {
     "damage": (0.0, 0.0, 0.0, 0.002),
     "clock_jump": (0.0, 0.002),
     "user_error": (0.0, 0.0, 0.01),
-    "slow_user": (0.0, 0.0, 0.05),
+    "slow_user": (0.0, 0.05, 0.3),
     "snapshot_error": (0.0, 0.0, 0.02),
     "restore_error": (0.0, 0.0, 0.05),
     "prepare_error": (0.0, 0.0, 0.1),
