@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 
+import pyarrow as pa
+
 from penstock.engine.spec import JobSpec
-from penstock.plan.physical import PhysicalPlan
+from penstock.errors import CheckpointCorrupt
+from penstock.plan.graph import Broadcast, Forward
+from penstock.plan.physical import PhysicalEdge, PhysicalPlan
 from penstock.ports.clock import Clock
 from penstock.protocol.coordinator import Persist
 from penstock.protocol.ids import AttemptId, CheckpointId
 from penstock.protocol.recovery import IDS_RESERVED
-from penstock.protocol.snapshot import OperatorSnapshot
+from penstock.protocol.snapshot import InFlight, OperatorSnapshot
+from penstock.state.segments import read_schema
 from penstock.wire.manifest import Manifest, ManifestOperator
 
 
@@ -52,7 +57,7 @@ def operators_mismatch(manifest: Manifest, plan: PhysicalPlan) -> str:
     running = [link.node.name for task in plan.tasks for link in task.links]
     lost = sorted(having - set(running))
     if not lost:
-        return ""
+        return _inflight_mismatch(manifest, plan)
     hints = [
         f"{name!r} (did you mean {near[0]!r}?)"
         if (near := get_close_matches(name, running, 1))
@@ -64,6 +69,41 @@ def operators_mismatch(manifest: Manifest, plan: PhysicalPlan) -> str:
         f"{', '.join(hints)}. The job's operators are {', '.join(map(repr, running))}. State is found by "
         'name: give the operators their old names with .named("..."), or start with restore="fresh".'
     )
+
+
+def _inflight_mismatch(manifest: Manifest, plan: PhysicalPlan) -> str:
+    """Rows in flight have no state that would be missed: without a place to go to they would be lost in silence."""
+    heads = {task.number: task.head.name for task in plan.tasks}
+    places = {(heads[edge.target], edge.port): edge for edge in plan.edges}
+    for inflight in (entry for snapshot in manifest.snapshots for entry in snapshot.inflight):
+        edge = places.get((inflight.operator, inflight.port))
+        why = _no_place(inflight, edge)
+        if why:
+            return (
+                f"Checkpoint {manifest.checkpoint} has rows in flight for input {inflight.port} of operator "
+                f"{inflight.operator!r}, {why}. Start the job as it was, end it with job.stop() (its checkpoint has "
+                'nothing in flight), and change it then; or start with restore="fresh".'
+            )
+    return ""
+
+
+def _no_place(inflight: InFlight, edge: PhysicalEdge | None) -> str:
+    if edge is None:
+        return "which reads no such input from other subtasks any more"
+    if isinstance(edge.partitioning, Broadcast | Forward):
+        how = type(edge.partitioning).__name__.lower()
+        return f"which is now reached by a {how} edge: nobody can tell whose they would be"
+    try:
+        found = read_schema(inflight.segment)
+    except CheckpointCorrupt:
+        return ""  # whoever reads the rows says so, and an older checkpoint may do
+    if not found.equals(edge.schema):
+        return f"with the columns {_columns(found)}, and the job now sends {_columns(edge.schema)} there"
+    return ""
+
+
+def _columns(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema)
 
 
 def _has_state(part: OperatorSnapshot) -> bool:

@@ -38,7 +38,7 @@ def restore_inflight(
         if not rescaled and target != slot:
             continue
         for inflight in snapshot.inflight:
-            entry = _input_of(inflight, inputs, plan.parallelism)
+            entry = _input_of(operator, inflight, inputs, plan.parallelism)
             edge = plan.edges[entry.id.edge]
             for batch in read_inflight(store, inflight, edge.schema):
                 if rescaled:
@@ -47,9 +47,9 @@ def restore_inflight(
                     entry.put(Batch(batch))
 
 
-def _input_of(inflight: InFlight, inputs: Sequence[Input], parallelism: int) -> Input:
+def _input_of(head: str, inflight: InFlight, inputs: Sequence[Input], parallelism: int) -> Input:
     source = inflight.source % parallelism
-    for entry in inputs:
+    for entry in inputs if inflight.operator == head else ():
         if (entry.port, entry.id.source) == (inflight.port, source):
             return entry
     raise PlanError(
