@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint sim chaos bench docs clean check-python check-java
+.PHONY: help demo test lint sim mutants chaos bench docs clean check-python check-java
 
 PYTHON ?= python3
 VENV := .venv
@@ -18,13 +18,13 @@ CHAOS_ROUNDS ?= 20
 ARGS ?=
 
 help: ## Lists what there is
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  \033[1mmake %-6s\033[0m %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  \033[1mmake %-7s\033[0m %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(STAMP) | check-java ## Runs a job that is killed on purpose and goes on without losing a record
 	$(BIN)/penstock demo
 
-test: lint $(STAMP) | check-java ## Runs lint, then all tests (ARGS= for pytest)
-	$(BIN)/python -m pytest -q $(ARGS)
+test: lint $(STAMP) | check-java ## Runs lint, then all tests in two lanes (ARGS= for pytest)
+	$(BIN)/python -m pytest -q -n 2 --dist loadgroup $(ARGS)
 
 lint: $(STAMP) ## Checks style, types and layers; changes nothing
 	$(BIN)/ruff check .
@@ -34,6 +34,9 @@ lint: $(STAMP) ## Checks style, types and layers; changes nothing
 
 sim: $(STAMP) ## Runs 100,000 simulated schedules with faults (SEEDS=n: so many); SEED=n replays one
 	$(BIN)/python -m penstock.shells.sim $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) $(ARGS)
+
+mutants: $(STAMP) ## Puts known bugs into the code, one at a time, and shows what catches each (ARGS=--help)
+	$(BIN)/python -m tests.mutants $(ARGS)
 
 chaos: $(STAMP) | check-java ## Kills real workers at random: CHAOS_ROUNDS=n
 	CHAOS_ROUNDS=$(CHAOS_ROUNDS) $(BIN)/python -m pytest tests/chaos -m chaos -q --timeout 3600 $(ARGS)

@@ -1,0 +1,254 @@
+"""Bugs of storage and recovery: metadata, claims, fencing, what is restored and what is deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any
+
+import xxhash
+
+from penstock.engine import durable
+from penstock.engine.checkpoint_files import CheckpointFiles
+from penstock.engine.manager import JobManager
+from penstock.errors import StorageError
+from penstock.protocol import recovery
+from penstock.protocol.ids import NO_CHECKPOINT, AttemptId, CheckpointId
+from penstock.state import channel_rows, segments
+from penstock.wire import manifest as manifests
+from penstock.wire import paths, records
+from tests.mutants.registry import simulated, swapped, tested, together
+
+# ---- completing
+
+
+@simulated
+def tombstone_is_skipped() -> AbstractContextManager[None]:
+    """A write of metadata that failed is taken to have had no effect (C3, I6)."""
+
+    def persist(self: CheckpointFiles, manifest: Any) -> bool:
+        try:
+            self._store.create(paths.metadata(manifest.checkpoint), manifests.encode(manifest))
+        except StorageError:
+            return False
+        self._check_owner(self._claimed_attempts())
+        return True
+
+    return swapped(CheckpointFiles, "persist", persist)
+
+
+@simulated
+def a_failed_write_of_metadata_counts() -> AbstractContextManager[None]:
+    """A write of metadata that failed is taken to have had its effect (C3, I9)."""
+    original = CheckpointFiles.persist
+
+    def persist(self: CheckpointFiles, manifest: Any) -> bool:
+        original(self, manifest)
+        return True
+
+    return swapped(CheckpointFiles, "persist", persist)
+
+
+@simulated
+def metadata_is_written_over() -> AbstractContextManager[None]:
+    """Metadata is not created exclusively: of two drivers the later one wins (C3, I5, bug-E15)."""
+
+    def persist(self: CheckpointFiles, manifest: Any) -> bool:
+        name = paths.metadata(manifest.checkpoint)
+        self._store.write(name, [manifests.encode(manifest)])
+        return True
+
+    return swapped(CheckpointFiles, "persist", persist)
+
+
+# ---- fencing
+
+
+@simulated
+def a_fenced_driver_goes_on() -> AbstractContextManager[None]:
+    """Nobody looks whether another driver has taken the job over (R5, I18, bug-E15)."""
+    return swapped(CheckpointFiles, "_check_owner", lambda self, claimed: None)
+
+
+@tested("tests/engine/test_checkpoint_files.py::test_a_claim_race_is_won_by_one")
+def two_drivers_claim_the_same_attempt() -> AbstractContextManager[None]:
+    """An attempt number is written, not created exclusively (R5, I18, bug-E15)."""
+
+    def claim_next(self: CheckpointFiles) -> AttemptId:
+        claimed = self._claimed_attempts()
+        self._check_owner(claimed)
+        attempt = AttemptId(max(claimed, default=0) + 1)
+        record = records.OwnerRecord(attempt, self._driver, self._wall_ms())
+        self._store.write(paths.owner(attempt), [records.encode_owner(record)])
+        self._own = attempt
+        self._mine.add(attempt)
+        return attempt
+
+    return swapped(CheckpointFiles, "_claim_next", claim_next)
+
+
+@tested("tests/engine/test_checkpoint_files.py::test_a_driver_that_lost_its_job_deletes_nothing")
+def a_fenced_driver_deletes() -> AbstractContextManager[None]:
+    """A driver that lost its job cleans up after itself, and takes away what the new one needs (I12, I18)."""
+
+    def unchecked(original: Any) -> Any:
+        def clean_up(self: CheckpointFiles, *arguments: Any) -> None:
+            own, self._own = self._own, None
+            try:
+                original(self, *arguments)
+            finally:
+                self._own = own
+
+        return clean_up
+
+    return together(
+        swapped(CheckpointFiles, "sweep", unchecked(CheckpointFiles.sweep)),
+        swapped(CheckpointFiles, "delete_everything", unchecked(CheckpointFiles.delete_everything)),
+    )
+
+
+# ---- what is restored
+
+
+@simulated
+def a_void_checkpoint_is_restored() -> AbstractContextManager[None]:
+    """A checkpoint that a later attempt went back behind is used all the same (R5, I18)."""
+    return swapped(recovery, "is_void", lambda found, claims: False)
+
+
+@simulated
+def an_older_checkpoint_is_restored() -> AbstractContextManager[None]:
+    """Of several checkpoints not the newest is taken (R1, I7, bug-E5)."""
+    return swapped(recovery, "_by_id", lambda found: -found.checkpoint)
+
+
+@simulated
+def claim_looks_before_it_claims() -> AbstractContextManager[None]:
+    """The list of checkpoints is older than the claim: what completed in between is missed (R5, I7)."""
+    original = CheckpointFiles.claim
+
+    def claim(self: CheckpointFiles, *arguments: Any, **named: Any) -> Any:
+        store = self._store
+        names = vars(self).setdefault("_names_seen_first", store.list())
+        self._store = _StaleList(store, names)  # type: ignore[assignment]
+        try:
+            return original(self, *arguments, **named)
+        finally:
+            self._store = store
+
+    return swapped(CheckpointFiles, "claim", claim)
+
+
+class _StaleList:
+    """A store whose list of everything is an old one."""
+
+    def __init__(self, store: Any, names: list[str]) -> None:
+        self._store = store
+        self._names = names
+
+    def list(self, *folder: str) -> Any:
+        return self._store.list(*folder) if folder else self._names
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+@simulated
+def the_claim_does_not_wait_for_metadata() -> AbstractContextManager[None]:
+    """The next attempt looks for a checkpoint while one is still being written (R1, I7)."""
+
+    def claim_at_once(self: JobManager) -> None:
+        if self._claims.wanted and not self._ending():
+            self._claims.take(self.coordinator.next_id, self._claimed, self._claim_failed)
+
+    return swapped(JobManager, "_claim_if_settled", claim_at_once)
+
+
+@simulated
+def ids_start_again() -> AbstractContextManager[None]:
+    """A new driver counts from what it restored, not from what was reserved (C7, I7, bug-E18)."""
+
+    def first(facts: Any) -> CheckpointId:
+        return CheckpointId(max((f.checkpoint for f in facts.found), default=NO_CHECKPOINT) + 1)
+
+    return swapped(recovery, "first_free_id", first)
+
+
+@simulated
+def damage_goes_unnoticed() -> AbstractContextManager[None]:
+    """A damaged newest checkpoint is passed over although the sinks have committed it (I17)."""
+    original = recovery.decide
+    return swapped(
+        recovery, "decide", lambda facts, may_fall_back: original(facts, may_fall_back=True)
+    )
+
+
+@tested("tests/engine/test_checkpoint_files.py::test_a_checkpoint_whose_file_is_gone_is_damaged")
+def a_missing_file_is_no_damage() -> AbstractContextManager[None]:
+    """A checkpoint counts as usable although a file that it names is gone (T5, I24)."""
+    return swapped(CheckpointFiles, "_check_files", lambda self, manifest, names: None)
+
+
+@tested("tests/state/test_segments.py::test_any_changed_byte_of_a_block_is_noticed")
+def checksums_are_not_looked_at() -> AbstractContextManager[None]:
+    """State with changed bytes is restored as if nothing had happened (T5, I24, bug-H6)."""
+    original = segments.read_batch
+
+    def read_batch(segment: Any, block: Any, schema: Any, fetch: Any) -> Any:
+        data = fetch(block.offset, block.length)
+        there = replace(block, checksum=xxhash.xxh3_128_hexdigest(data))
+        return original(segment, there, schema, lambda at, size: data)
+
+    return together(
+        swapped(segments, "read_batch", read_batch), swapped(channel_rows, "read_batch", read_batch)
+    )
+
+
+# ---- what is deleted
+
+
+@simulated
+def files_go_before_the_metadata() -> AbstractContextManager[None]:
+    """A checkpoint that is deleted exists by halves for a while (I12)."""
+
+    def delete(self: CheckpointFiles, checkpoint: CheckpointId) -> None:
+        names = self._store.list(paths.checkpoint_folder(checkpoint))
+        for name in sorted(names, key=lambda name: paths.metadata_of(name) is not None):
+            self._store.delete(name)
+
+    return swapped(CheckpointFiles, "delete_checkpoint", delete)
+
+
+@simulated
+def nothing_is_swept() -> AbstractContextManager[None]:
+    """Files that late writers left stay for ever (I13, bug-D6)."""
+    return swapped(CheckpointFiles, "sweep", lambda self, *_: None)
+
+
+@simulated
+def the_sweep_takes_what_is_kept() -> AbstractContextManager[None]:
+    """The last clean-up deletes checkpoints that somebody may still need (I12)."""
+    original = CheckpointFiles.sweep
+
+    def sweep(self: CheckpointFiles, kept: Iterable[CheckpointId], *rest: Any) -> None:
+        original(self, (), *rest)
+
+    return swapped(CheckpointFiles, "sweep", sweep)
+
+
+@tested("tests/engine/test_checkpoint_files.py::test_discarding_leaves_a_tombstone_where_it_is")
+def a_tombstone_is_deleted() -> AbstractContextManager[None]:
+    """Discarding a snapshot takes its tombstone along: a late write brings its metadata back (I6)."""
+
+    def discard(self: CheckpointFiles, checkpoint: CheckpointId) -> None:
+        for name in self._store.list(paths.checkpoint_folder(checkpoint)):
+            self._store.delete(name)
+
+    return swapped(CheckpointFiles, "discard", discard)
+
+
+@tested("tests/engine/test_manager.py::test_what_stays_after_a_cancel_is_what_was_asked_for")
+def retention_is_ignored() -> AbstractContextManager[None]:
+    """Whatever was asked for, the checkpoints of a job that ended stay (T3)."""
+    return swapped(durable, "retains", lambda retain, outcome: True)

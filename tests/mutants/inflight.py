@@ -1,0 +1,338 @@
+"""Bugs around rows in flight: what an unaligned snapshot records, and how the rows come back after a restore."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.engine import attempt, restoring
+from penstock.engine.attempt import Attempt
+from penstock.engine.inputs import ChannelRows, Input, Recorder
+from penstock.engine.subtask import Subtask
+from penstock.plan.graph import Rebalance
+from penstock.ports.channel import Batch, End, Frame
+from penstock.protocol import alignment
+from penstock.protocol.alignment import Alignment, Recording
+from penstock.protocol.ids import ChannelId, CheckpointId
+from tests.mutants.registry import simulated, swapped, tested, together
+
+NONE: frozenset[ChannelId] = frozenset()
+
+# ---- what is recorded
+
+
+@simulated
+def what_was_queued_is_not_recorded() -> AbstractContextManager[None]:
+    """Only what is read from now on is recorded, not what an earlier recording or a restore left (bug-C1, bug-C10)."""
+    original = Recorder.__init__
+
+    def begin(self: Recorder, inputs: Iterable[Input], checkpoint: CheckpointId) -> None:
+        original(self, inputs, checkpoint)
+        self.bytes = 0
+        self._rows = {channel: [] for channel in self._rows}
+
+    return swapped(Recorder, "__init__", begin)
+
+
+@simulated
+def what_is_read_while_recording_is_not_recorded() -> AbstractContextManager[None]:
+    """Rows that come between the snapshot and the barrier are processed and not in the snapshot (bug-C1, I3)."""
+    original = Subtask._set_aside
+
+    def set_aside(self: Subtask, entry: Input, frame: Frame) -> None:
+        if not isinstance(frame, Batch):
+            original(self, entry, frame)
+            return
+        entry.put(frame)
+        self._read_ahead = True
+
+    return swapped(Subtask, "_set_aside", set_aside)
+
+
+@simulated
+def rest_of_a_cut_batch_is_not_recorded() -> AbstractContextManager[None]:
+    """What a slice left of a batch is neither in the state nor in flight (bug-C1, I3)."""
+    put_back, queued_before = Input.put_back, Input.queued_before
+
+    def put_back_and_mark(self: Input, rest: pa.RecordBatch) -> None:
+        put_back(self, rest)
+        self.cut = rest  # type: ignore[attr-defined]
+
+    def without_cut(self: Input, checkpoint: CheckpointId) -> Iterable[pa.RecordBatch]:
+        cut = getattr(self, "cut", None)
+        return [batch for batch in queued_before(self, checkpoint) if batch is not cut]
+
+    return together(
+        swapped(Input, "put_back", put_back_and_mark), swapped(Input, "queued_before", without_cut)
+    )
+
+
+@simulated
+def queue_of_an_ended_channel_is_not_recorded() -> AbstractContextManager[None]:
+    """A channel whose end was read counts as empty, though its rows were not processed yet (bug-C1, B10)."""
+    original = Input.queued_before
+
+    def queued_before(self: Input, checkpoint: CheckpointId) -> Iterable[pa.RecordBatch]:
+        if any(isinstance(frame, End) for frame in self.queue):
+            return ()
+        return original(self, checkpoint)
+
+    return swapped(Input, "queued_before", queued_before)
+
+
+@simulated
+def only_the_first_channel_is_recorded() -> AbstractContextManager[None]:
+    """Of several channels with rows in flight one is looked at (bug-C3)."""
+    original = Recorder.add
+
+    def add(self: Recorder, channel: ChannelId, batch: pa.RecordBatch) -> None:
+        if channel == min(self._rows):
+            original(self, channel, batch)
+
+    return swapped(Recorder, "add", add)
+
+
+@simulated
+def recording_goes_on_behind_the_barrier() -> AbstractContextManager[None]:
+    """Until the last channel has delivered, the others are read and recorded behind their barriers (bug-B8)."""
+    original = Alignment.aside.fget  # type: ignore[attr-defined]
+
+    def aside(self: Alignment) -> frozenset[ChannelId]:
+        waiting: frozenset[ChannelId] = original(self)
+        if not isinstance(self.phase, Recording):
+            return waiting
+        n = self.phase.checkpoint
+        return waiting | {c for c in self.open - self.end_read if self.read.get(c, 0) == n}
+
+    return swapped(Alignment, "aside", property(aside))
+
+
+@simulated
+def rows_in_flight_are_not_written() -> AbstractContextManager[None]:
+    """The snapshot is acknowledged without what was recorded (B7)."""
+    return swapped(Recorder, "rows", lambda self: ())
+
+
+@tested(
+    "tests/engine/test_unaligned.py::test_rows_that_are_on_their_way_become_part_of_the_snapshot_and_are_processed_too"
+)
+def rows_in_flight_of_another_channel() -> AbstractContextManager[None]:
+    """What was recorded on one channel is written down for its neighbour (I3, I4)."""
+    original = Recorder.rows
+
+    def rows(self: Recorder) -> tuple[ChannelRows, ...]:
+        made = original(self)
+        senders = [entry.source for entry in made]
+        turned = senders[1:] + senders[:1]
+        return tuple(replace(e, source=s) for e, s in zip(made, turned, strict=True))
+
+    return swapped(Recorder, "rows", rows)
+
+
+@simulated
+def an_aborted_recording_loses_its_queue() -> AbstractContextManager[None]:
+    """Rows that were read aside for a snapshot go with it when it is aborted (bug-C12, C4)."""
+    original = Subtask._forget_unrecorded
+
+    def forget(self: Subtask, checkpoint: CheckpointId) -> None:
+        if self._unrecorded is not None and self._unrecorded.checkpoint == checkpoint:
+            for entry in self._inputs:
+                kept = [frame for frame in entry.queue if not isinstance(frame, Batch)]
+                entry.queue.clear()
+                entry.queue.extend(kept)
+        original(self, checkpoint)
+
+    return swapped(Subtask, "_forget_unrecorded", forget)
+
+
+# ---- who waits for what
+
+
+@simulated
+def pointwise_edges_are_not_aligned() -> AbstractContextManager[None]:
+    """Broadcast and forward edges have rows in flight in a snapshot, which a restore cannot share out (bug-C7)."""
+    original = Attempt._barriers
+
+    def barriers(self: Attempt, channels: tuple[ChannelId, ...]) -> Any:
+        made = original(self, channels)
+        return replace(made, pointwise=NONE) if isinstance(made, Alignment) else made
+
+    return swapped(Attempt, "_barriers", barriers)
+
+
+@tested(
+    "tests/engine/test_unaligned.py::test_a_pointwise_channel_is_processed_up_to_its_barrier_first"
+)
+def nothing_is_read_aside_while_pointwise_edges_align() -> AbstractContextManager[None]:
+    """While a broadcast edge aligns the other channels stand still, and so does everybody upstream of them (B7)."""
+
+    def aside(self: Alignment) -> frozenset[ChannelId]:
+        return self.phase.waiting if isinstance(self.phase, Recording) else NONE
+
+    return swapped(Alignment, "aside", property(aside))
+
+
+@tested("tests/engine/test_unaligned.py::test_a_subtask_that_waits_for_a_full_output_takes_part")
+def recording_waits_for_room_in_the_output() -> AbstractContextManager[None]:
+    """A subtask whose output is full does not record: the snapshot takes as long as the back pressure (B7)."""
+    original = Subtask.step
+
+    def step(self: Subtask) -> bool:
+        if self.outputs.blocked and not self.outputs.flush():
+            return False
+        return original(self)
+
+    return swapped(Subtask, "step", step)
+
+
+@tested("tests/engine/test_unaligned.py::test_a_subtask_that_waits_for_a_full_output_takes_part")
+def a_subtask_with_a_full_output_does_not_ask_for_frames() -> AbstractContextManager[None]:
+    """The host is not told that a recording subtask waits for its channels, so nothing wakes it (B7)."""
+    original = Subtask.reading
+
+    def reading(self: Subtask) -> list[ChannelId]:
+        return [] if self.outputs.blocked else original(self)
+
+    return swapped(Subtask, "reading", reading)
+
+
+@tested(
+    "tests/engine/test_unaligned.py::test_more_in_flight_than_allowed_is_declined_and_nothing_stops"
+)
+def overflow_stops_reading() -> AbstractContextManager[None]:
+    """At the limit a recording subtask stops to read, and the snapshot is never whole (I26, B7)."""
+    original = Subtask._read_aside
+
+    def read_aside(self: Subtask) -> bool:
+        queued = sum(entry.bytes_queued for entry in self._inputs)
+        return queued <= self._inflight_bytes_max and original(self)
+
+    return together(
+        swapped(Subtask, "_read_aside", read_aside),
+        swapped(Subtask, "_check_overflow", lambda self: None),
+    )
+
+
+@tested(
+    "tests/engine/test_unaligned.py::test_more_in_flight_than_allowed_is_declined_and_nothing_stops"
+)
+def rows_in_flight_have_no_limit() -> AbstractContextManager[None]:
+    """A snapshot takes as much memory as rows come before its barriers (I26)."""
+    return swapped(Subtask, "_check_overflow", lambda self: None)
+
+
+@tested("tests/protocol/test_unaligned.py::test_an_urgent_barrier_is_as_good_as_the_trigger")
+def an_urgent_barrier_waits_like_any_other() -> AbstractContextManager[None]:
+    """Only the trigger makes a snapshot urgent: where it comes late, the first barrier aligns (B7)."""
+    original = alignment.on_barrier
+
+    def on_barrier(
+        state: Alignment, channel: ChannelId, checkpoint: CheckpointId, urgent: bool = False
+    ) -> alignment.Step:
+        return original(state, channel, checkpoint, False)
+
+    return swapped(alignment, "on_barrier", on_barrier)
+
+
+@tested(
+    "tests/protocol/test_unaligned.py::test_an_aligned_snapshot_that_is_expedited_keeps_the_channels_that_have_delivered"
+)
+def a_snapshot_under_way_cannot_be_expedited() -> AbstractContextManager[None]:
+    """A subtask that aligns already does not hear that the snapshot has become urgent (B8)."""
+    original = alignment.on_trigger
+
+    def on_trigger(state: Alignment, checkpoint: CheckpointId, urgent: bool = False) -> Any:
+        known = checkpoint in state.pending
+        return original(state, checkpoint, urgent and not known)
+
+    return swapped(alignment, "on_trigger", on_trigger)
+
+
+# ---- how rows come back
+
+
+@simulated
+def restored_rows_are_lost() -> AbstractContextManager[None]:
+    """A restore forgets the rows that were in flight (B7, R1)."""
+    return swapped(attempt, "restore_inflight", lambda *_: None)
+
+
+@simulated
+def restored_rows_come_twice() -> AbstractContextManager[None]:
+    """A restore puts the rows in flight into the queues two times (bug-C10, R1)."""
+    original = restoring.restore_inflight
+
+    def restore(*arguments: Any) -> None:
+        original(*arguments)
+        original(*arguments)
+
+    return swapped(attempt, "restore_inflight", restore)
+
+
+@simulated
+def the_queue_comes_after_the_channel() -> AbstractContextManager[None]:
+    """What was read aside, or restored, is processed after what is still in the channel (B7, I4)."""
+
+    def take(self: Input) -> Frame | None:
+        frame = self.channel.try_receive()
+        return self.take_queued() if frame is None else frame
+
+    def step_inputs(self: Subtask) -> bool:
+        return self._step_next(self.barriers.blocked | self.barriers.aside, queued_only=False)
+
+    return together(swapped(Input, "take", take), swapped(Subtask, "_step_inputs", step_inputs))
+
+
+@tested("tests/engine/test_restoring.py::test_every_channel_gets_its_own_rows_back_in_order")
+def restored_rows_come_in_another_order() -> AbstractContextManager[None]:
+    """The rows of a channel are put back newest first (I4)."""
+    original = restoring.read_inflight
+    return swapped(restoring, "read_inflight", lambda *args: original(*args)[::-1])
+
+
+@tested("tests/engine/test_restoring.py::test_every_channel_gets_its_own_rows_back_in_order")
+def restored_rows_come_by_another_channel() -> AbstractContextManager[None]:
+    """Rows in flight from one sender are put into the queue of another (I4)."""
+    original = restoring._input_of
+
+    def input_of(head: str, inflight: Any, *rest: Any) -> Input:
+        return original(head, replace(inflight, source=inflight.source + 1), *rest)
+
+    return swapped(restoring, "_input_of", input_of)
+
+
+@tested(
+    "tests/engine/test_restoring.py::test_with_another_parallelism_keyed_rows_go_to_whom_their_key_belongs_to_now"
+)
+def rescaled_rows_go_to_anyone() -> AbstractContextManager[None]:
+    """With another parallelism rows in flight do not go to the owners of their keys (bug-C4, R6, I15)."""
+    original = restoring._ours
+
+    def ours(batch: pa.RecordBatch, how: Any, *rest: Any) -> pa.RecordBatch:
+        return original(batch, Rebalance(), *rest)
+
+    return swapped(restoring, "_ours", ours)
+
+
+@tested(
+    "tests/engine/test_restoring.py::test_with_another_parallelism_keyed_rows_go_to_whom_their_key_belongs_to_now"
+)
+def rescaled_rows_go_to_everyone() -> AbstractContextManager[None]:
+    """With another parallelism every subtask takes all rows that were in flight (bug-C4, R6)."""
+    return swapped(restoring, "_ours", lambda batch, *_: batch)
+
+
+@simulated
+def rescaled_rows_are_lost() -> AbstractContextManager[None]:
+    """With another parallelism subtasks that are no more take their rows in flight with them (bug-C4, R6)."""
+    original = restoring.restore_inflight
+
+    def restore(operator: str, snapshots: Any, inputs: Any, plan: Any, *rest: Any) -> None:
+        staying = [s for s in snapshots if s.subtask.index < plan.parallelism]
+        original(operator, staying, inputs, plan, *rest)
+
+    return swapped(attempt, "restore_inflight", restore)

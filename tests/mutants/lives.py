@@ -1,0 +1,122 @@
+"""Bugs in the life of a job: workers that are lost or stay, attempts that follow each other, failures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any
+
+from penstock.engine.attempt import Attempt
+from penstock.engine.subtask import Subtask
+from penstock.engine.worker import Worker
+from penstock.ports.control import DriverLost
+from penstock.protocol.ids import AttemptId
+from penstock.protocol.lifecycle import JobMachine
+from tests.mutants.registry import simulated, swapped, tested
+
+
+@simulated
+def a_lost_worker_goes_unnoticed() -> AbstractContextManager[None]:
+    """A worker that is gone fails nothing: the others wait for it for ever (R1, I25)."""
+    return swapped(JobMachine, "_works_in_present_attempt", lambda self, member: False)
+
+
+@simulated
+def an_exception_costs_a_batch() -> AbstractContextManager[None]:
+    """What user code raises is swallowed, and with it the rows that were being processed (R1)."""
+
+    def guarded(self: Worker, work: Callable[[], bool | None]) -> bool | None:
+        try:
+            return work()
+        except DriverLost:
+            raise
+        except Exception:
+            return True
+
+    return swapped(Worker, "_guarded", guarded)
+
+
+@simulated
+def a_worker_that_stays_restores_nothing() -> AbstractContextManager[None]:
+    """Only a new process restores its state; one that had an attempt before begins with nothing (R1, bug-I8)."""
+    original = Worker._on_deploy
+
+    def on_deploy(self: Worker, message: Any) -> None:
+        if self.attempt is not None or self._newest:
+            message = replace(message, snapshots=())
+        original(self, message)
+
+    return swapped(Worker, "_on_deploy", on_deploy)
+
+
+@simulated
+def a_dropped_attempt_stays_open() -> AbstractContextManager[None]:
+    """A worker forgets an attempt without closing its channels (I26, bug-I5)."""
+
+    def drop(self: Worker) -> None:
+        self.attempt = self._ready = None
+
+    return swapped(Worker, "_drop_attempt", drop)
+
+
+@simulated
+def lost_orders_are_not_repeated() -> AbstractContextManager[None]:
+    """A worker that did not hear that it should deploy or drop is waited for until the end of days (I25)."""
+    return swapped(JobMachine, "repeat", lambda self: [])
+
+
+@tested("tests/engine/test_worker.py::test_messages_about_another_attempt_are_dropped")
+def messages_about_other_attempts_are_obeyed() -> AbstractContextManager[None]:
+    """Nobody looks which attempt a message is about (I18, bug-I8)."""
+
+    def mine(self: Worker, attempt: AttemptId) -> Attempt | None:
+        return self.attempt
+
+    return swapped(Worker, "_mine", mine)
+
+
+@tested("tests/engine/test_attempt.py::test_a_closed_attempt_says_nothing_whatever_ends_late")
+def a_closed_attempt_still_speaks() -> AbstractContextManager[None]:
+    """An upload that ends after its attempt is acknowledged all the same (I18, bug-I8)."""
+
+    def say(self: Attempt, message: Any) -> None:
+        while self._outbox:
+            self._send(self._outbox.popleft())
+        if message is not None:
+            self._send(message)
+
+    return swapped(Attempt, "_say", say)
+
+
+@tested("tests/protocol/test_lifecycle.py::test_two_failures_in_one_tick_are_one_restart")
+def two_failures_are_two_restarts() -> AbstractContextManager[None]:
+    """A second failure of an attempt that has failed already begins yet another one (bug-A13)."""
+
+    def attempt_failed(self: JobMachine, attempt: Any, reason: str, now_ms: float) -> Any:
+        return self._failed(reason, now_ms)
+
+    return swapped(JobMachine, "attempt_failed", attempt_failed)
+
+
+@tested(
+    "tests/engine/test_attempt.py::test_a_source_pauses_behind_a_stop_barrier_and_goes_on_when_it_is_aborted"
+)
+def sources_read_on_behind_a_stop() -> AbstractContextManager[None]:
+    """Stopping a job does not pause its sources: rows are processed that nobody will commit (P3)."""
+    return swapped(Subtask, "_note_taken", lambda self, checkpoint: None)
+
+
+@tested(
+    "tests/engine/test_attempt.py::test_a_source_pauses_behind_a_stop_barrier_and_goes_on_when_it_is_aborted"
+)
+def a_stop_that_failed_leaves_sources_paused() -> AbstractContextManager[None]:
+    """The last snapshot is aborted, and the sources never go on (bug-A17, I25)."""
+    original = Subtask.abort
+
+    def abort(self: Subtask, checkpoint: Any) -> None:
+        paused = self._paused_by
+        original(self, checkpoint)
+        self._paused_by = paused
+
+    return swapped(Subtask, "abort", abort)
