@@ -38,6 +38,7 @@ class Checkers:
         self.manifests: dict[CheckpointId, Manifest] = {}
         """Every checkpoint that ever came to exist, also those deleted since."""
         self.written_ms: dict[str, float] = {}
+        self.half_deleted: set[CheckpointId] = set()
         """When each state file was written last."""
         self.ended_ms = 0.0
         """When the newest driver decided that its job is over."""
@@ -111,6 +112,14 @@ class Checkers:
         given_up = self.is_void(manifest) or checkpoint in self._world.damaged
         if len(newer) < keep and not given_up:
             self._violation("I12", f"checkpoint {checkpoint} goes, newer ones are {newer}")
+
+    def on_delete_failed(self, who: str, name: str) -> None:
+        """What a driver that was overtaken leaves half deleted is swept when the job of this name ends the next time:
+        its successor may have looked through the folder before."""
+        newest = self._world.cluster.drivers[-1].number
+        checkpoint = paths.checkpoint_of(name)
+        if checkpoint is not None and who != f"driver-{newest}":
+            self.half_deleted.add(checkpoint)
 
     def _existing(self) -> list[CheckpointId]:
         """Checkpoints whose metadata lies in storage."""

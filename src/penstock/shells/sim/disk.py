@@ -50,6 +50,13 @@ class SimStore:
         return self._disk.list(prefix)
 
     def delete(self, name: str) -> None:
+        try:
+            self._delete(name)
+        except StorageError:
+            self._world.checkers.on_delete_failed(self._who, name)
+            raise
+
+    def _delete(self, name: str) -> None:
         if self._world.happens("slow_delete"):
             self._world.pause(self._world.rng.random() * SLOW_DELETE_MS)
         self._before(f"delete {name}")

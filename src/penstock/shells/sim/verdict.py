@@ -64,7 +64,7 @@ def _check_storage(world: World, checkers: Checkers) -> None:
         name
         for name in names
         if name not in kept
-        and paths.checkpoint_of(name) is not None
+        and paths.checkpoint_of(name) not in {None, *checkers.half_deleted}
         and checkers.written_ms[name] < checkers.ended_ms
     ]
     if leaked:
