@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -217,6 +218,15 @@ def test_a_function_gets_an_empty_folder_for_each_schedule() -> None:
     simulate(build, seeds=range(5), read=shown)
     assert len(set(folders)) == len(folders) == 7
     assert not any(folder.exists() for folder in folders)
+
+
+@pytest.mark.parametrize(
+    "build", [lambda bug="commits twice": shop(bug), partial(shop, bug="commits twice")]
+)
+def test_what_a_function_may_be_called_without_is_not_the_folder(build: Any) -> None:
+    """A pipeline that is built with another argument than it says has not been tested."""
+    with pytest.raises(SimulationFailed, match="I10"):
+        simulate(build, seeds=SEEDS, read=shown)
 
 
 def test_a_notebook_shows_the_report_as_text() -> None:

@@ -64,8 +64,7 @@ class Stage:
         if isinstance(self.given, Pipeline | Stream):
             with new_world():
                 return _with_sink(deepcopy(self.given))
-        takes_folder = bool(inspect.signature(self.given).parameters)
-        return _with_sink(self.given(folder) if takes_folder else self.given())
+        return _with_sink(self.given(folder) if _takes_folder(self.given) else self.given())
 
     @property
     def exactly_once(self) -> bool:
@@ -183,6 +182,13 @@ def stand_in(sink: Any) -> Sink:
 def of_sink(given: PerSink, name: str) -> Any:
     """An option that is for all sinks, or a dict by the names of the sinks."""
     return given.get(name) if isinstance(given, Mapping) else given
+
+
+def _takes_folder(function: Callable[..., object]) -> bool:
+    """Whether it has to be given something. What may be left out is the function's own, and no folder."""
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = inspect.signature(function).parameters.values()
+    return any(each.kind in positional and each.default is each.empty for each in parameters)
 
 
 def _with_sink(made: object) -> Pipeline:
