@@ -41,6 +41,15 @@ def test_rows_that_are_on_their_way_become_part_of_the_snapshot_and_are_processe
     assert bench.left[0] == Barrier(N1, True), "the barrier goes before what is processed later"
 
 
+def test_processing_goes_on_while_it_records() -> None:
+    """B2, B7: a barrier that is long in coming stops nobody."""
+    bench = Bench()
+    bench.subtask.trigger(N1, CHECKPOINT, urgent=True)
+    bench.a.frames += [Batch(rows(1)), Batch(rows(2))]
+    bench.run()
+    assert (bench.seen, bench.subtask.news) == ([1, 2], [])
+
+
 def test_the_first_urgent_barrier_is_enough() -> None:
     """B7."""
     bench = Bench()

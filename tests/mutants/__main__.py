@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from tests.mutants.hunt import (
@@ -77,7 +78,7 @@ def _table(findings: list[Finding]) -> Table:
     table = Table("mutant", "caught by", "seeds", "seconds", box=None)
     order = list(MUTANTS)
     for found in sorted(findings, key=lambda each: order.index(each.mutant)):
-        by = found.by or "[bold red]SURVIVED[/]"
+        by = escape(found.by) or "[bold red]SURVIVED[/]"
         seeds = str(found.tries) if found.tries else ""
         table.add_row(found.mutant, by, seeds, f"{found.seconds:.1f}")
     return table

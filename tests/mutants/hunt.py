@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -200,7 +199,7 @@ def remember(findings: Iterable[Finding]) -> None:
     """Writes down which seeds showed what, for the next time."""
     seeds = {name: seed for name, seed in known_seeds().items() if name in MUTANTS}
     seeds |= {f.mutant: f.seed for f in findings if f.by and not MUTANTS[f.mutant].tests}
-    head = "# The seed that showed each mutant last: where the tests begin to look. Written by `make mutants`."
+    head = "# The seed that showed each mutant last: where `make test` begins to look. Written by --remember."
     lines = [f"{name} {seed}" for name, seed in sorted(seeds.items())]
     SEEDS.write_text("\n".join([head, *lines]) + "\n")
 
@@ -213,4 +212,4 @@ def from_the_last(name: str, seeds_max: int = SEEDS_MAX) -> Iterable[int]:
     """The seed that showed it last first, then those behind it: a simulator that draws otherwise than it did then
     shows it with another one."""
     last = known_seeds().get(name, 0)
-    return chain(range(last, last + seeds_max))
+    return range(last, last + seeds_max)

@@ -252,6 +252,18 @@ def a_snapshot_under_way_cannot_be_expedited() -> AbstractContextManager[None]:
     return swapped(alignment, "on_trigger", on_trigger)
 
 
+@tested("tests/engine/test_unaligned.py::test_processing_goes_on_while_it_records")
+def nothing_is_processed_while_recording() -> AbstractContextManager[None]:
+    """A subtask stands still from its snapshot until the last barrier (B2, B7)."""
+    original = Subtask.step
+
+    def step(self: Subtask) -> bool:
+        recording = isinstance(getattr(self.barriers, "phase", None), Recording)
+        return self._read_aside() if recording else original(self)
+
+    return swapped(Subtask, "step", step)
+
+
 # ---- how rows come back
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutants import barriers, commits, coordination, files, inflight, lives, rows
+from tests.mutants import barriers, commits, coordination, files, inflight, lives, places, rows
 from tests.mutants.registry import MUTANTS, Mutant
 
 __all__ = [
@@ -14,5 +14,6 @@ __all__ = [
     "files",
     "inflight",
     "lives",
+    "places",
     "rows",
 ]
