@@ -271,6 +271,22 @@ def test_more_failures_in_a_row_than_tolerated_fail_the_attempt() -> None:
     assert "2 in a row, 1 tolerated" in actions[-1].reason
 
 
+@pytest.mark.parametrize("last", [False, True])
+def test_an_attempt_that_is_to_fail_gets_no_new_snapshot(last: bool) -> None:
+    """B6, C6: one that is due at that very moment would be begun by nobody and never end."""
+    made = triggered(timeout_ms=1_000)
+    if last:
+        made.request_last(STOP, 200.0)
+    else:
+        made.request(200.0)
+    actions = made.tick(1_100.0)
+    assert kinds(actions) == [SendAbort, Aborted, Discard, FailAttempt]
+    assert made.tick(5_000.0) == []
+    made.attempt_ended(5_000.0)
+    made.attempt_started(E2, (X, Y), n(0), 6_000.0)
+    assert made.tick(6_100.0) == [SendTrigger(n(2), CHECKPOINT)]
+
+
 def test_a_success_forgives_the_failures_before_it() -> None:
     """B6."""
     made = triggered(tolerable_failures=1)

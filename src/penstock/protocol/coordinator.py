@@ -211,6 +211,8 @@ class Coordinator:
         self.last_kind: SnapshotKind | None = None
         """The kind of a last snapshot, once one is wanted: nothing else is triggered from then on."""
         self._done_kind: SnapshotKind | None = None
+        self._gave_up = False
+        """The attempt was told to fail: it ends, and nothing is triggered any more."""
         self._requests = 0
         self._align_next = False
         self._next_periodic_ms: float | None = None
@@ -229,6 +231,7 @@ class Coordinator:
         self.attempt = Attempt(attempt, frozenset(subtasks))
         self.completed = [n for n in self.completed if n <= restored]
         self.failures_in_a_row = 0
+        self._gave_up = False
         self.last_kind = self._done_kind = None
         self._requests = 0
         self._align_next = False
@@ -299,7 +302,7 @@ class Coordinator:
         return min((time for time in times if time > now_ms), default=None)
 
     def _is_due(self, now_ms: float) -> bool:
-        if self.attempt is None:
+        if self.attempt is None or self._gave_up:
             return False
         if self.last_kind is not None:
             return not self.unfinished and self._done_kind is not self.last_kind
@@ -443,6 +446,7 @@ class Coordinator:
         if reason.counts_as_failure:
             self.failures_in_a_row += 1
             if self.failures_in_a_row > self.config.tolerable_failures:
+                self._gave_up = True
                 actions.append(FailAttempt(self._too_many(pending.checkpoint, reason, detail)))
         return actions
 
