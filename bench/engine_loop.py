@@ -12,19 +12,23 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 
 import penstock as pen
-from bench.figures import Figure, middle
+from bench.figures import Figure, middle, within
 from bench.sizes import Sizes
+from penstock.engine.inputs import Input, Recorder
+from penstock.engine.local_channel import LocalChannel
 from penstock.engine.spec import JobSpec
 from penstock.engine.worker import Worker
 from penstock.plan.physical import make_plan
-from penstock.ports.channel import InputChannel, OutputChannel
-from penstock.protocol.ids import NO_CHECKPOINT, AttemptId, ChannelId, SlotId
+from penstock.ports.channel import Batch, InputChannel, OutputChannel
+from penstock.protocol.alignment import Alignment
+from penstock.protocol.ids import NO_CHECKPOINT, AttemptId, ChannelId, CheckpointId, SlotId
 from penstock.protocol.messages import Deploy, FromWorker, Start, ToWorker
 from penstock.protocol.snapshot import Plain
 from penstock.shells.spark.background import ThreadBackground
 from penstock.shells.spark.clock import RealClock
 
 SCHEMA = pa.schema([("n", pa.int64())])
+FEW_US = 5.0
 FORWARDED, BARE = "one worker, one channel", "bare loop"
 
 
@@ -137,14 +141,43 @@ def bare_us(batches: int) -> float:
     return (time.perf_counter() - began_s) / batches * 1e6
 
 
+def protocol_us(batches: int) -> float:
+    """What a subtask with four inputs asks of the protocol before each batch, while nothing is under way."""
+    barriers = Alignment(frozenset(ChannelId(0, source, 0) for source in range(4)))
+    channel, asked = ChannelId(0, 3, 0), 0
+    began_s = time.perf_counter()
+    for _ in range(batches):
+        if not barriers.aside and channel not in barriers.blocked | barriers.aside:
+            asked += 1
+    return (time.perf_counter() - began_s) / asked * 1e6
+
+
+def recording_us(batches: int) -> float:
+    """What it costs to set a batch aside and to record it while a snapshot takes the rows in flight with it."""
+    channel = ChannelId(0, 0, 0)
+    entry = Input(channel, 0, LocalChannel())
+    recorder = Recorder([entry], CheckpointId(1))
+    frame = Batch(pa.RecordBatch.from_pydict({"n": [1]}, schema=SCHEMA))
+    began_s = time.perf_counter()
+    for _ in range(batches):
+        entry.put(frame)
+        recorder.add(channel, frame.data)
+        entry.take_queued()
+    return (time.perf_counter() - began_s) / batches * 1e6
+
+
 def run(sizes: Sizes) -> list[Figure]:
-    engine, bare = [], []
+    engine, bare, protocol, recording = [], [], [], []
     for _ in range(sizes.repetitions):
         engine.append(engine_us(sizes.loop_batches))
         bare.append(bare_us(sizes.loop_batches))
+        protocol.append(protocol_us(sizes.loop_batches))
+        recording.append(recording_us(sizes.loop_batches))
     return [
         Figure(
             *("engine", f"{FORWARDED}, per batch", middle(engine), "us", BARE, middle(bare)),
             samples=tuple(engine),
-        )
+        ),
+        within("engine", "asking the protocol, per batch", protocol, "us", FEW_US),
+        within("engine", "recording while in flight, per batch", recording, "us", FEW_US),
     ]
