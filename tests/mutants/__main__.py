@@ -75,7 +75,11 @@ def _useless_tests(names: list[str]) -> list[str]:
 
 
 def _table(findings: list[Finding]) -> Table:
-    table = Table("mutant", "caught by", "seeds", "seconds", box=None)
+    table = Table(box=None)
+    table.add_column("mutant", no_wrap=True)
+    table.add_column("caught by", overflow="ellipsis")
+    table.add_column("seeds", no_wrap=True)
+    table.add_column("seconds", no_wrap=True)
     order = list(MUTANTS)
     for found in sorted(findings, key=lambda each: order.index(each.mutant)):
         by = escape(found.by) or "[bold red]SURVIVED[/]"

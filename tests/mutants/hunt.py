@@ -144,7 +144,7 @@ class _Failures:
     def pytest_runtest_makereport(self, item: pytest.Item, call: Any) -> Iterator[None]:
         report = yield
         if call.excinfo is not None and report.outcome == "failed":
-            self.tests.append(item.name)
+            self.tests.append(item.name.partition("[")[0])
             if call.excinfo.typename in SLIPS:
                 self.slips.append(f"{item.name}: {call.excinfo.typename}: {call.excinfo.value}")
         return report

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from penstock.engine.attempt import Attempt
 from penstock.engine.subtask import Subtask
 from penstock.engine.worker import Worker
-from penstock.ports.control import DriverLost
 from penstock.protocol.ids import AttemptId
 from penstock.protocol.lifecycle import JobMachine
 from tests.mutants.registry import simulated, swapped, tested
@@ -26,15 +26,23 @@ def a_lost_worker_goes_unnoticed() -> AbstractContextManager[None]:
 def an_exception_costs_a_batch() -> AbstractContextManager[None]:
     """What user code raises is swallowed, and with it the rows that were being processed (R1)."""
 
+    original = Worker._guarded
+
     def guarded(self: Worker, work: Callable[[], bool | None]) -> bool | None:
+        if self.attempt is None or work != self.attempt.step:
+            return original(self, work)
         try:
             return work()
-        except DriverLost:
-            raise
-        except Exception:
+        except ValueError:
             return True
+        except Exception as error:
+            return original(self, partial(_raise, error))
 
     return swapped(Worker, "_guarded", guarded)
+
+
+def _raise(error: Exception) -> bool:
+    raise error
 
 
 @simulated
