@@ -157,11 +157,12 @@ def recording_us(batches: int) -> float:
     channel = ChannelId(0, 0, 0)
     entry = Input(channel, 0, LocalChannel())
     recorder = Recorder([entry], CheckpointId(1))
-    frame = Batch(pa.RecordBatch.from_pydict({"n": [1]}, schema=SCHEMA))
+    row = pa.RecordBatch.from_pydict({"n": [1]}, schema=SCHEMA)
     began_s = time.perf_counter()
     for _ in range(batches):
+        frame = Batch(row)
         entry.put(frame)
-        recorder.add(channel, frame.data)
+        recorder.add(channel, frame)
         entry.take_queued()
     return (time.perf_counter() - began_s) / batches * 1e6
 

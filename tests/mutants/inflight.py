@@ -62,9 +62,9 @@ def rest_of_a_cut_batch_is_not_recorded() -> AbstractContextManager[None]:
         put_back(self, rest)
         self.cut = rest  # type: ignore[attr-defined]
 
-    def without_cut(self: Input, checkpoint: CheckpointId) -> Iterable[pa.RecordBatch]:
+    def without_cut(self: Input, checkpoint: CheckpointId) -> Iterable[Batch]:
         cut = getattr(self, "cut", None)
-        return [batch for batch in queued_before(self, checkpoint) if batch is not cut]
+        return [batch for batch in queued_before(self, checkpoint) if batch.data is not cut]
 
     return together(
         swapped(Input, "put_back", put_back_and_mark), swapped(Input, "queued_before", without_cut)
@@ -76,7 +76,7 @@ def queue_of_an_ended_channel_is_not_recorded() -> AbstractContextManager[None]:
     """A channel whose end was read counts as empty, though its rows were not processed yet (bug-C1, B10)."""
     original = Input.queued_before
 
-    def queued_before(self: Input, checkpoint: CheckpointId) -> Iterable[pa.RecordBatch]:
+    def queued_before(self: Input, checkpoint: CheckpointId) -> Iterable[Batch]:
         if any(isinstance(frame, End) for frame in self.queue):
             return ()
         return original(self, checkpoint)
@@ -89,7 +89,7 @@ def only_the_first_channel_is_recorded() -> AbstractContextManager[None]:
     """Of several channels with rows in flight one is looked at (bug-C3)."""
     original = Recorder.add
 
-    def add(self: Recorder, channel: ChannelId, batch: pa.RecordBatch) -> None:
+    def add(self: Recorder, channel: ChannelId, batch: Batch) -> None:
         if channel == min(self._rows):
             original(self, channel, batch)
 

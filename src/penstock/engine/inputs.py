@@ -48,13 +48,13 @@ class Input:
         self.queue.appendleft(frame)
         self.bytes_queued += _bytes(frame)
 
-    def queued_before(self, checkpoint: CheckpointId) -> Iterable[pa.RecordBatch]:
+    def queued_before(self, checkpoint: CheckpointId) -> Iterable[Batch]:
         """The rows in the queue that belong to a snapshot: all that stand before its barrier."""
         for frame in self.queue:
             if isinstance(frame, Barrier) and frame.checkpoint == checkpoint:
                 return
             if isinstance(frame, Batch):
-                yield frame.data
+                yield frame
 
     def close(self) -> None:
         self.queue.clear()
@@ -84,9 +84,9 @@ class Recorder:
             for batch in entry.queued_before(checkpoint):
                 self.add(entry.id, batch)
 
-    def add(self, channel: ChannelId, batch: pa.RecordBatch) -> None:
-        self._rows[channel].append(batch)
-        self.bytes += batch.nbytes
+    def add(self, channel: ChannelId, batch: Batch) -> None:
+        self._rows[channel].append(batch.data)
+        self.bytes += batch.bytes
 
     def rows(self) -> tuple[ChannelRows, ...]:
         return tuple(
@@ -97,4 +97,4 @@ class Recorder:
 
 
 def _bytes(frame: Frame) -> int:
-    return frame.data.nbytes if isinstance(frame, Batch) else 0
+    return frame.bytes if isinstance(frame, Batch) else 0

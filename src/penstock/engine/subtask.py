@@ -203,7 +203,7 @@ class Subtask:
         self._read_ahead = True
         if isinstance(frame, Batch):
             if self._recorder is not None:
-                self._recorder.add(entry.id, frame.data)
+                self._recorder.add(entry.id, frame)
             self._check_overflow()
         elif isinstance(frame, Barrier):
             barrier = (entry.id, frame.checkpoint, frame.urgent)

@@ -13,6 +13,14 @@ class Batch:
     """Rows: a `pa.RecordBatch`. Not frozen: made once per batch on the hot path."""
 
     data: Any
+    _bytes: int = -1
+
+    @property
+    def bytes(self) -> int:
+        """Looked up once, and only where somebody asks: it takes microseconds."""
+        if self._bytes < 0:
+            self._bytes = self.data.nbytes
+        return self._bytes
 
 
 @dataclass(frozen=True, slots=True)
