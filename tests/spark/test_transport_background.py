@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from penstock.shells.spark.background import ThreadBackground
+from penstock.shells.spark.background import THREADS_MAX, ThreadBackground
 from penstock.shells.spark.clock import RealClock
 from penstock.shells.spark.wakeup import WakeUp
 from tests.spark.ends import until
@@ -44,6 +44,39 @@ def test_what_ends_after_close_is_dropped_and_the_threads_end() -> None:
     until(lambda: not any(thread.is_alive() for thread in background._threads))
     assert background.poll() is False
     assert got == []
+
+
+def test_work_that_hangs_leaves_room_for_other_work() -> None:
+    """I25, bug-I8: commits that never return, of this attempt or an old one, keep no snapshot from being written."""
+    release, got = threading.Event(), []
+    background = ThreadBackground(threads=2)
+    for _ in range(5):
+        background.submit(lambda: release.wait(60), got.append, got.append)
+    for number in range(200):
+        background.submit(lambda number=number: number, got.append, got.append)  # type: ignore[misc]
+    until(lambda: background.poll() is not None and len(got) == 200)
+    assert sorted(got) == list(range(200))
+    release.set()
+    until(lambda: background.poll() is not None and len(got) == 205)
+    until(lambda: len(background._threads) == 2)
+    background.submit(lambda: "on", got.append, got.append)
+    until(lambda: background.poll() is not None and got[-1] == "on")
+    threads = list(background._threads)
+    background.close()
+    until(lambda: not any(thread.is_alive() for thread in threads))
+
+
+def test_what_hangs_gets_a_limited_number_of_threads() -> None:
+    """I26."""
+    release = threading.Event()
+    background = ThreadBackground(threads=2)
+    for _ in range(THREADS_MAX + 20):
+        background.submit(lambda: release.wait(60), lambda _: None, lambda _: None)
+    threads = list(background._threads)
+    assert len(threads) == THREADS_MAX
+    background.close()
+    release.set()
+    until(lambda: not any(thread.is_alive() for thread in threads))
 
 
 def test_a_bell_rung_after_it_was_closed_harms_nobody() -> None:
