@@ -191,6 +191,28 @@ def test_restored_rows_come_before_new_ones_and_are_recorded_until_they_are_proc
     assert bench.seen == [10, 11, 1]
 
 
+@pytest.mark.parametrize("barriers_first", [False, True])
+def test_more_restored_rows_than_allowed_are_declined_too(barriers_first: bool) -> None:
+    """I26, R6: after a start with fewer subtasks one of them may have the rows in flight of several."""
+    bench = Bench(inflight_bytes_max=64, room=1)
+    for _ in range(20):
+        bench.subtask._inputs[0].put(Batch(rows(1)))
+    bench.subtask._read_ahead = True
+    barriers = [Barrier(N1, True)]
+    if barriers_first:
+        bench.a.frames += barriers
+        bench.b.frames += barriers
+    bench.subtask.trigger(N1, CHECKPOINT, urgent=True)
+    bench.run()
+    if not barriers_first:
+        bench.a.frames += barriers
+        bench.b.frames += barriers
+        bench.run()
+    (news,) = bench.subtask.news
+    assert isinstance(news, GivenUp)
+    assert news.overflow
+
+
 @pytest.mark.parametrize("pointwise", [frozenset(), frozenset((B,))])
 @settings(derandomize=True, deadline=None, max_examples=300)
 @given(st.data())

@@ -216,8 +216,10 @@ class Subtask:
         queued = sum(entry.bytes_queued for entry in self._inputs)
         recorded = self._recorder.bytes if self._recorder is not None else 0
         if max(queued, recorded) > self._inflight_bytes_max:
-            reason = f"subtask {self.id} has more than {self._inflight_bytes_max} bytes in flight"
-            self._apply(self._rules.on_overflow(self.barriers, reason), overflow=True)
+            self._apply(self._rules.on_overflow(self.barriers, self._too_much()), overflow=True)
+
+    def _too_much(self) -> str:
+        return f"subtask {self.id} has more than {self._inflight_bytes_max} bytes in flight"
 
     # ---- snapshots
 
@@ -279,6 +281,11 @@ class Subtask:
         taken, recorder = self._unrecorded, self._recorder
         if taken is None or recorder is None or taken.checkpoint != checkpoint:
             raise InvariantBroken(f"subtask {self.id} recorded {checkpoint} and did not take it")
+        if recorder.bytes > self._inflight_bytes_max:
+            # Rows that a recovery brought back, of several old subtasks perhaps: no frame was read that told of it.
+            self._forget_unrecorded(checkpoint)
+            self.news.append(GivenUp(checkpoint, self._too_much(), overflow=True))
+            return
         self.news.append(replace(taken, inflight=recorder.rows()))
         self._unrecorded = self._recorder = None
 
