@@ -27,7 +27,7 @@ from penstock.engine.operators.connect import SinkOperator, SourceOperator
 from penstock.engine.spec import JobSpec
 from penstock.plan.graph import Forward, Hash, Input, LogicalGraph, Node, Partitioning
 from penstock.plan.physical import make_plan
-from penstock.ports.channel import Frame
+from penstock.ports.channel import Barrier, Frame
 from penstock.ports.control import DriverLost
 from penstock.ports.store import CheckpointStore
 from penstock.protocol.ids import AttemptId, CheckpointId, SlotId
@@ -85,21 +85,32 @@ class HeldBackground:
 
 
 class ShortChannel:
-    """An output with room for `room` frames."""
+    """An output with room for `room` frames. Its reader `confirms` every barrier at once, or none."""
+
+    confirms = True
 
     def __init__(self, room: int) -> None:
         self.room = room
         self.frames: list[Frame] = []
+        self.confirmations: list[CheckpointId] = []
         self.closed = False
 
     def try_send(self, frame: Frame) -> bool:
         if len(self.frames) >= self.room:
             return False
         self.frames.append(frame)
+        if self.confirms and isinstance(frame, Barrier):
+            self.confirm(frame.checkpoint)
         return True
 
     def try_receive(self) -> Frame | None:
         return self.frames.pop(0) if self.frames else None
+
+    def confirm(self, checkpoint: CheckpointId) -> None:
+        self.confirmations.append(checkpoint)
+
+    def confirmed(self) -> CheckpointId:
+        return max(self.confirmations, default=CheckpointId(0))
 
     def close(self) -> None:
         self.closed = True

@@ -294,3 +294,78 @@ def test_rows_in_flight_and_rows_processed_make_up_just_what_was_sent(
     done = {taken.checkpoint for taken in bench.subtask.news if isinstance(taken, Taken)}
     if newest and newest not in aborted:
         assert newest in done, "the newest snapshot is never whole"
+
+
+# ---- back pressure behind an urgent barrier
+
+
+def test_nothing_new_is_made_behind_an_urgent_barrier_until_its_reader_has_processed_it() -> None:
+    """I26: or every snapshot would move a channel full of rows into the reader's queue, and more would follow."""
+    bench = Bench()
+    bench.out.confirms = False
+    bench.subtask.trigger(N1, CHECKPOINT, urgent=True)
+    bench.a.frames += [Barrier(N1, True), Batch(rows(1))]
+    bench.b.frames += [Barrier(N1, True)]
+    bench.run()
+    assert bench.left == [Barrier(N1, True)]
+    assert bench.subtask.reading() == []
+    assert bench.subtask.outputs.awaiting() == [ChannelId(1, 0, 0)]
+    bench.out.confirm(N1)
+    bench.run()
+    assert bench.left == [Barrier(N1, True), [1]]
+
+
+def test_every_barrier_that_is_processed_is_confirmed_to_its_sender() -> None:
+    bench = Bench()
+    bench.a.frames += [Barrier(N1)]
+    bench.run()
+    assert (bench.a.confirmations, bench.b.confirmations) == ([N1], [])
+    bench.subtask.trigger(N1, CHECKPOINT, urgent=True)
+    bench.b.frames += [Batch(rows(1)), Barrier(N1, True)]
+    assert bench.subtask.move()
+    assert bench.b.confirmations == [], "it was read, and not processed yet"
+    bench.run()
+    assert bench.b.confirmations == [N1]
+
+
+def test_a_snapshot_that_becomes_urgent_holds_the_outputs_whose_barrier_is_sent_already() -> None:
+    """B8, I26."""
+    bench = Bench()
+    bench.out.confirms = False
+    bench.a.frames += [Barrier(N1), Batch(rows(1))]
+    bench.b.frames += [Barrier(N1)]
+    bench.run()
+    assert bench.seen == [1]
+    bench.subtask.trigger(N1, CHECKPOINT, urgent=True)
+    bench.a.frames += [Batch(rows(2))]
+    bench.run()
+    assert bench.seen == [1]
+    bench.out.confirm(N1)
+    bench.run()
+    assert bench.seen == [1, 2]
+
+
+def test_a_snapshot_that_is_being_aligned_goes_before_what_would_be_held() -> None:
+    """I25: its barrier may be what the reader waits for, directly or by a detour."""
+    bench = Bench(pointwise=frozenset((B,)))
+    bench.out.confirms = False
+    bench.b.frames += [Barrier(N1, True)]
+    bench.a.frames += [Barrier(N1, True)]
+    bench.run()
+    bench.b.frames += [Batch(rows(1)), Barrier(N2, True)]
+    bench.run()
+    assert bench.seen == []
+    bench.subtask.trigger(N2, CHECKPOINT, urgent=True)
+    bench.run()
+    assert bench.seen == [1]
+    assert bench.left[-1] == Barrier(N2, True)
+
+
+def test_a_barrier_that_is_taken_out_of_the_queue_is_not_waited_for() -> None:
+    """B11: nobody could ever confirm it."""
+    bench = Bench(room=0)
+    bench.out.confirms = False
+    bench.subtask.trigger(N1, CHECKPOINT, urgent=True)
+    assert bench.subtask.outputs.held
+    bench.subtask.abort(N1)
+    assert not bench.subtask.outputs.held

@@ -208,8 +208,8 @@ class Attempt:
         """Lets every subtask do one piece of work; False when none could."""
         if self._broken is not None:
             raise self._broken
-        progressed = False
         self._say(None)
+        progressed = self._move_rows_in_flight()
         for subtask in self.subtasks:
             self._at_work = subtask.chain
             progressed |= subtask.step()
@@ -220,6 +220,20 @@ class Attempt:
             self._commits.step()
             if self._commits.failure is not None:
                 raise self._commits.failure
+        return progressed
+
+    def _move_rows_in_flight(self) -> bool:
+        """While they are recorded moving frames comes before working on them: how long the snapshot takes must not
+        depend on how long one piece of work does."""
+        progressed = False
+        while any(subtask.barriers.aside for subtask in self.subtasks):
+            moved = False
+            for subtask in self.subtasks:
+                moved |= subtask.move()
+                self._carry_on(subtask)
+            if not moved:
+                break
+            progressed = True
         return progressed
 
     def _carry_on(self, subtask: Subtask) -> None:
@@ -238,7 +252,9 @@ class Attempt:
             self._say(Finished(self.id, finished))
 
     def reading(self) -> list[ChannelId]:
-        return [c for s in self.subtasks for c in s.reading() if c.source != c.target]
+        """Channels that bring something: frames to a reader, confirmations to a writer."""
+        wanted = [c for s in self.subtasks for c in (*s.reading(), *s.outputs.awaiting())]
+        return [c for c in wanted if c.source != c.target]
 
     def wanting_room(self) -> list[ChannelId]:
         return [c for s in self.subtasks for c in s.outputs.wanting_room() if c.source != c.target]

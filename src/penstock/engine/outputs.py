@@ -1,4 +1,9 @@
-"""What leaves a subtask: rows are partitioned, frames wait for room in their channel, order is kept."""
+"""What leaves a subtask: rows are partitioned, frames wait for room in their channel, order is kept.
+
+An urgent barrier makes its reader empty the channel at once, so there would be room for more at once, and with every
+snapshot more rows would be in flight. So behind such a barrier nothing new is made for the channel until the reader
+has processed it: the output is *held*. A held output takes frames that are there; it only asks for no more.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +15,7 @@ import pyarrow as pa
 
 from penstock.engine.partition import Partitioner
 from penstock.ports.channel import Barrier, Batch, End, Frame, OutputChannel
-from penstock.protocol.ids import ChannelId, CheckpointId
+from penstock.protocol.ids import NO_CHECKPOINT, ChannelId, CheckpointId
 
 
 @dataclass
@@ -20,6 +25,16 @@ class Output:
     id: ChannelId
     channel: OutputChannel
     waiting: deque[Frame] = field(default_factory=deque)
+    newest: CheckpointId = NO_CHECKPOINT
+    """The last barrier that was put into it."""
+    awaited: CheckpointId = NO_CHECKPOINT
+    """The barrier that its reader must process first."""
+
+    @property
+    def held(self) -> bool:
+        if self.awaited and self.channel.confirmed() >= self.awaited:
+            self.awaited = NO_CHECKPOINT
+        return bool(self.awaited)
 
     def put(self, frame: Frame) -> None:
         if self.waiting or not self.channel.try_send(frame):
@@ -46,6 +61,15 @@ class Outputs:
         """Behind everything that was emitted, also behind what still waits."""
         for output in self._all:
             output.put(Barrier(checkpoint, urgent))
+            output.newest = checkpoint
+            if urgent:
+                output.awaited = checkpoint
+
+    def hold(self, checkpoint: CheckpointId) -> None:
+        """The snapshot has become urgent after its barrier was sent."""
+        for output in self._all:
+            if output.newest == checkpoint:
+                output.awaited = checkpoint
 
     def end(self) -> None:
         for output in self._all:
@@ -57,6 +81,7 @@ class Outputs:
             for frame in [f for f in output.waiting if isinstance(f, Barrier)]:
                 if frame.checkpoint == checkpoint:
                     output.waiting.remove(frame)
+                    output.awaited = NO_CHECKPOINT
 
     def flush(self) -> bool:
         """Sends what there is room for; True when nothing waits any more."""
@@ -68,6 +93,18 @@ class Outputs:
     @property
     def blocked(self) -> bool:
         return any(output.waiting for output in self._all)
+
+    @property
+    def held(self) -> bool:
+        return any(output.awaited and output.held for output in self._all)
+
+    def awaiting(self) -> list[ChannelId]:
+        """Channels whose readers have something to confirm."""
+        return [output.id for output in self._all if output.awaited]
+
+    @property
+    def frames_waiting(self) -> int:
+        return sum(len(output.waiting) for output in self._all)
 
     def wanting_room(self) -> list[ChannelId]:
         return [output.id for output in self._all if output.waiting]

@@ -22,7 +22,7 @@ from penstock.errors import InvariantBroken
 from penstock.ports.channel import Barrier, Batch, End, Frame
 from penstock.ports.clock import Clock
 from penstock.protocol import alignment, counting
-from penstock.protocol.alignment import Alignment, Recording
+from penstock.protocol.alignment import Aligning, Alignment, Recording
 from penstock.protocol.counting import Counting
 from penstock.protocol.ids import ChannelId, CheckpointId, SubtaskId
 from penstock.protocol.messages import SnapshotKind
@@ -107,11 +107,26 @@ class Subtask:
         moved = bool(self.barriers.aside) and self._read_aside()
         if self.outputs.blocked and not self.outputs.flush():
             return moved
-        if self.finished:
+        if self.finished or self._is_held():
             return moved
         if self.chain.source is not None:
             return self._step_source()
         return self._step_inputs() or moved
+
+    def move(self) -> bool:
+        """Moves frames without working on any: into the queues of inputs that are read aside, out of outputs."""
+        moved = bool(self.barriers.aside) and self._read_aside()
+        waiting = self.outputs.frames_waiting
+        if waiting:
+            self.outputs.flush()
+        return moved or self.outputs.frames_waiting < waiting
+
+    def _is_held(self) -> bool:
+        """A snapshot that is being aligned goes first: what it waits for might be behind what would be held."""
+        aligning = isinstance(self.barriers, Alignment) and isinstance(
+            self.barriers.phase, Aligning
+        )
+        return not aligning and self.outputs.held
 
     def _step_source(self) -> bool:
         source = self.chain.source
@@ -163,6 +178,7 @@ class Subtask:
         elif isinstance(frame, Barrier):
             barrier = (entry.id, frame.checkpoint, frame.urgent)
             self._apply(self._rules.on_barrier(self.barriers, *barrier))
+            entry.channel.confirm(frame.checkpoint)
         elif isinstance(frame, End):
             self._apply(self._rules.on_end(self.barriers, entry.id))
             if not self.barriers.open:
@@ -227,6 +243,8 @@ class Subtask:
         if not self.barriers.is_over(checkpoint):
             self._kinds[checkpoint] = kind
         self._apply(self._rules.on_trigger(self.barriers, checkpoint, urgent))
+        if urgent:
+            self.outputs.hold(checkpoint)
 
     def abort(self, checkpoint: CheckpointId) -> None:
         self._kinds.pop(checkpoint, None)
@@ -304,7 +322,7 @@ class Subtask:
     def reading(self) -> list[ChannelId]:
         """Channels whose next frame this subtask would take."""
         aside = self.barriers.aside
-        if self.finished or self.outputs.blocked:
+        if self.finished or self.outputs.blocked or self._is_held():
             return sorted(aside)
         not_now = self.barriers.blocked - aside
         return [entry.id for entry in self._inputs if entry.id not in not_now]
@@ -313,7 +331,7 @@ class Subtask:
         """When a source wants to be asked again."""
         if self.finished or self.chain.source is None or self._paused_by is not None:
             return None
-        return None if self.outputs.blocked else self._next_poll_ms
+        return None if self.outputs.blocked or self._is_held() else self._next_poll_ms
 
     def close(self) -> None:
         """Gives up the channels; the chain belongs to the attempt."""

@@ -47,12 +47,20 @@ class OutputChannel(Protocol):
         """Hands a frame over; False, and nothing happened, when the channel is full."""
         ...
 
+    def confirmed(self) -> CheckpointId:
+        """The newest barrier that the reader is known to have processed."""
+        ...
+
     def close(self) -> None: ...
 
 
 class InputChannel(Protocol):
     def try_receive(self) -> Frame | None:
         """The next frame, or None when there is none yet."""
+        ...
+
+    def confirm(self, checkpoint: CheckpointId) -> None:
+        """Lets the writer know that this barrier was processed, and so all that stood before it."""
         ...
 
     def close(self) -> None: ...

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.ports.channel import Batch, ChannelLost, Frame
 from penstock.ports.control import ControlEvent, DriverLost, Received
-from penstock.protocol.ids import ChannelId, WorkerId
+from penstock.protocol.ids import NO_CHECKPOINT, ChannelId, CheckpointId, WorkerId
 from penstock.protocol.messages import FromWorker, Leave, ToWorker
 from penstock.shells.sim.strands import Strand
 
@@ -177,6 +177,7 @@ class SimChannel:
         self._log = log
         self._transit_ms = transit_ms
         self._arrived_ms = 0.0
+        self._confirmed = NO_CHECKPOINT
         self.reader = ""
         self.writer = ""
         self._world = world
@@ -222,6 +223,13 @@ class SimChannel:
         if was_full:
             self._world.touch(self.writer)
         return frame
+
+    def confirm(self, checkpoint: CheckpointId) -> None:
+        self._confirmed = max(self._confirmed, checkpoint)
+        self._world.touch(self.writer)
+
+    def confirmed(self) -> CheckpointId:
+        return self._confirmed
 
     def rows_waiting(self) -> int:
         return sum(f.data.num_rows for _, _, f in self._frames if isinstance(f, Batch))

@@ -1,8 +1,9 @@
-"""The data plane of one attempt: one PUSH/PULL pair of sockets per channel between slots.
+"""The data plane of one attempt: one pair of sockets per channel between slots.
 
 A frame on the wire is a header (kind, sequence number, checkpoint) and, for rows, a second part: the Arrow IPC
 message of the batch without its schema, which both ends know. It is sent from Arrow's memory and read in
-ZeroMQ's memory, not copied in Python. High-water marks of two frames at each end are the back pressure.
+ZeroMQ's memory, not copied in Python. High-water marks of two frames at each end are the back pressure. Back comes
+only the number of each barrier that was processed.
 
 There are no heartbeats here: a channel that is not read, because its subtask aligns, would not answer them.
 The control plane knows who is alive; a channel only notices that its own connection broke, or that a frame is
@@ -22,7 +23,7 @@ import zmq
 
 from penstock.errors import SchemaError
 from penstock.ports.channel import Barrier, Batch, ChannelLost, End, Frame
-from penstock.protocol.ids import ChannelId, CheckpointId
+from penstock.protocol.ids import NO_CHECKPOINT, ChannelId, CheckpointId
 from penstock.shells.spark.socket_dir import SocketDir, shares_host
 from penstock.shells.spark.sockets import (
     Keys,
@@ -34,10 +35,12 @@ from penstock.shells.spark.sockets import (
 )
 
 FRAMES_MAX = 2
+CONFIRMATIONS_MAX = 1_000
 FRAME_BYTES_MAX = (1 << 31) - 1
 ALIGNED_FROM_BYTES = 16 << 10
 """A frame above the 8 KiB read buffer of ZeroMQ gets aligned memory of its own; others start anywhere."""
 _HEADER = struct.Struct("<BQQ")
+_CONFIRMATION = struct.Struct("<Q")
 _BATCH, _BARRIER, _END, _URGENT_BARRIER = 0, 1, 2, 3
 _EVENTS, _POLLIN, _POLLOUT = int(zmq.EVENTS), int(zmq.POLLIN), int(zmq.POLLOUT)
 _NOBLOCK, _SNDMORE = int(zmq.NOBLOCK), int(zmq.SNDMORE)
@@ -98,7 +101,8 @@ class ZmqNetwork:
     def readable(self, channels: Iterable[ChannelId] | None) -> list[Any]:
         """The sockets to poll for frames: those of `channels`, or all."""
         chosen = self._inputs if channels is None else channels
-        return [s for c in chosen if c in self._inputs for s in self._inputs[c].sockets]
+        sockets = [s for c in chosen if c in self._inputs for s in self._inputs[c].sockets]
+        return sockets + [self._outputs[c].socket for c in chosen if c in self._outputs]
 
     def writable(self, channels: Iterable[ChannelId]) -> list[Any]:
         return [self._outputs[c].socket for c in channels if c in self._outputs]
@@ -114,12 +118,12 @@ class ZmqNetwork:
         offer: dict[str, str] = {}
         sockets = []
         if self._directory.path is not None and not (self._tcp and self._tcp.only):
-            sockets.append(self._new(zmq.PULL))
+            sockets.append(self._new(reads=True))
             offer["ipc"] = self._directory.endpoint()
             offer["token"] = self._directory.token
             sockets[-1].bind(offer["ipc"])
         if not sockets or self._tcp is not None:
-            sockets.append(self._new(zmq.PULL))
+            sockets.append(self._new(reads=True))
             offer |= self._bind_tcp(sockets[-1])
         self._inputs[channel] = ZmqInput(channel, schema, sockets)
         return json.dumps(offer)
@@ -132,7 +136,7 @@ class ZmqNetwork:
         return {"tcp": f"tcp://{tcp.address}:{port}", "key": keys.public.decode("ascii")}
 
     def _connect_one(self, channel: ChannelId, offer: dict[str, str]) -> ZmqOutput:
-        socket = self._new(zmq.PUSH)
+        socket = self._new(reads=False)
         near = "ipc" in offer and shares_host(offer["ipc"], offer["token"])
         if not near and "tcp" not in offer:
             socket.close(0)
@@ -145,9 +149,10 @@ class ZmqNetwork:
         socket.connect(offer["ipc"] if near else offer["tcp"])
         return ZmqOutput(channel, socket, watch)
 
-    def _new(self, kind: int) -> Any:
-        socket = new_socket(self._context, kind)
-        socket.set_hwm(FRAMES_MAX)
+    def _new(self, *, reads: bool) -> Any:
+        socket = new_socket(self._context, zmq.DEALER)
+        socket.setsockopt(zmq.RCVHWM, FRAMES_MAX if reads else CONFIRMATIONS_MAX)
+        socket.setsockopt(zmq.SNDHWM, CONFIRMATIONS_MAX if reads else FRAMES_MAX)
         socket.setsockopt(zmq.MAXMSGSIZE, FRAME_BYTES_MAX)
         socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
         socket.setsockopt(zmq.TCP_KEEPALIVE_IDLE, 5)
@@ -165,9 +170,12 @@ class ZmqOutput:
         self._watch = watch
         self._sequence = 0
         self._ended = False
+        self._confirmed = NO_CHECKPOINT
 
     def try_send(self, frame: Frame) -> bool:
         socket = self.socket
+        if isinstance(frame, Barrier):
+            self.confirmed()  # so that confirmations nobody waits for do not pile up
         if not socket.getsockopt(_EVENTS) & _POLLOUT:
             if self._watch.broken and not self._ended:
                 raise ChannelLost(f"the receiver of channel {self._channel} is gone")
@@ -182,6 +190,14 @@ class ZmqOutput:
             self._ended = True
         self._sequence += 1
         return True
+
+    def confirmed(self) -> CheckpointId:
+        while self.socket.getsockopt(_EVENTS) & _POLLIN:
+            (checkpoint,) = _CONFIRMATION.unpack(self.socket.recv(_NOBLOCK))
+            self._confirmed = max(self._confirmed, CheckpointId(checkpoint))
+        if self._watch.broken and not self._ended:
+            raise ChannelLost(f"the receiver of channel {self._channel} is gone")
+        return self._confirmed
 
     def look(self) -> bool:
         return self._watch.look() and not self._ended
@@ -208,8 +224,22 @@ class ZmqInput:
         self._channel = channel
         self._schema = schema
         self._sequence = 0
+        self._to_confirm = NO_CHECKPOINT
+
+    def confirm(self, checkpoint: CheckpointId) -> None:
+        self._to_confirm = checkpoint
+        self._say_confirmed()
+
+    def _say_confirmed(self) -> None:
+        """A newer confirmation stands for older ones, so one that finds no room just waits."""
+        socket = self.sockets[0]
+        if socket.getsockopt(_EVENTS) & _POLLOUT:
+            socket.send(_CONFIRMATION.pack(self._to_confirm), _NOBLOCK)
+            self._to_confirm = NO_CHECKPOINT
 
     def try_receive(self) -> Frame | None:
+        if self._to_confirm:
+            self._say_confirmed()
         for socket in self.sockets:
             if socket.getsockopt(_EVENTS) & _POLLIN:
                 return self._take(socket)
