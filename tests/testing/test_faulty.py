@@ -20,7 +20,7 @@ from penstock.testing import (
     fail_before,
     simulate,
 )
-from penstock.testing.outside import new_world
+from penstock.testing.copies import Template
 from penstock.testing.tally import Tally
 from tests.testing.shop import ORDERS, SCHEMA, ShopSink, shown
 
@@ -108,8 +108,7 @@ def test_another_world_counts_from_the_beginning() -> None:
     tally = Tally()
     tally.next("commit")
     pickle.dumps(tally)
-    with new_world():
-        other = deepcopy(tally)
+    other = Template(tally, new_world=True).copy()
     assert [other.next("commit"), tally.next("commit")] == [1, 2]
 
 

@@ -10,11 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from copy import deepcopy
 from typing import Any, Protocol, Self
-
-_new_world: ContextVar[bool] = ContextVar("penstock_new_world", default=False)
-
 
 _calm: ContextVar[bool] = ContextVar("penstock_calm", default=False)
 
@@ -39,12 +35,11 @@ class Outside:
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        if not _new_world.get():
-            return self
-        made = object.__new__(type(self))
-        memo[id(self)] = made
-        made.__dict__.update(deepcopy(self.__dict__, memo))
-        return made
+        return self
+
+    def in_new_world(self) -> dict[str, Any]:
+        """The attributes that the same thing has when another schedule begins."""
+        return self.__dict__
 
 
 class MemoryTable(Outside):
@@ -75,16 +70,6 @@ def fault_points(points: FaultPoints) -> Iterator[None]:
         yield
     finally:
         _fault_points.reset(token)
-
-
-@contextmanager
-def new_world() -> Iterator[None]:
-    """Copies made inside are of another world: they have an outside of their own."""
-    token = _new_world.set(True)
-    try:
-        yield
-    finally:
-        _new_world.reset(token)
 
 
 @contextmanager

@@ -67,6 +67,7 @@ def run(stage: Stage, schedule: Schedule, expected: Expected) -> Run:
 def expect(stage: Stage) -> Expected:
     """Two undisturbed runs, cut into other batches and on other subtasks, must agree, or there is nothing to compare
     a disturbed one with."""
+    stage.check()
     first, second = _undisturbed(stage, 1), _undisturbed(stage, 2)
     for name, view in first.committed.items():
         wrong = difference(second.committed[name], view)
@@ -163,7 +164,7 @@ class _Judge:
 BEFORE_THE_SINK = (
     "What comes before the sink. A source must give the same rows again from the positions it returned"
     " (source_conformance checks that); a function must keep what it remembers in state (ctx.value_state), never in"
-    " self or in a global, because only state goes back in time with the job."
+    " self, in a closure or in a global, because only state goes back in time with the job."
 )
 DIRECT = (
     "This sink shows rows without waiting for a commit (prepare() returned None, or it is idempotent), so rows that"

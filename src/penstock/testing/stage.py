@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import tempfile
 from collections.abc import Callable, Mapping
-from copy import deepcopy
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -29,7 +29,7 @@ from penstock.shells.sim.faults import Faults
 from penstock.shells.sim.scenario import Drawn, Scenario
 from penstock.shells.sim.settings import Settings
 from penstock.testing.compare import Comparison, View, view_for
-from penstock.testing.outside import new_world
+from penstock.testing.copies import Template, check_can_be_sent
 from penstock.testing.sink_watch import Read, SinkWatch, hands_to_driver
 from penstock.testing.swarm import Choose
 from penstock.testing.watched_sink import StandIn, WatchedSink
@@ -59,12 +59,26 @@ class Stage:
     compare: PerSink
     batch_rows_max: int = 16
 
-    def pipeline(self, folder: Path) -> Pipeline:
-        """A pipeline with a world of its own."""
+    def check(self) -> None:
+        """Refuses what Spark would refuse."""
+        with tempfile.TemporaryDirectory(prefix="penstock-sim-") as folder:
+            check_can_be_sent(self._built(Path(folder)))
+
+    def graph(self, folder: Path) -> LogicalGraph:
+        """What to run, as a copy with a world of its own."""
         if isinstance(self.given, Pipeline | Stream):
-            with new_world():
-                return _with_sink(deepcopy(self.given))
-        return _with_sink(self.given(folder) if _takes_folder(self.given) else self.given())
+            return self._template.copy()
+        return Template(self._built(folder)).copy()
+
+    @cached_property
+    def _template(self) -> Template[LogicalGraph]:
+        return Template(_with_sink(self.given).graph(), new_world=True)
+
+    def _built(self, folder: Path) -> LogicalGraph:
+        if isinstance(self.given, Pipeline | Stream):
+            return _with_sink(self.given).graph()
+        made = self.given(folder) if _takes_folder(self.given) else self.given()
+        return _with_sink(made).graph()
 
     @property
     def exactly_once(self) -> bool:
@@ -77,7 +91,7 @@ class Play:
     def __init__(self, stage: Stage, folder: Path, parallelism: int | None = None) -> None:
         self._stage = stage
         self._parallelism = parallelism or stage.parallelism
-        self.graph = stage.pipeline(folder).graph()
+        self.graph = stage.graph(folder)
         self.watches: dict[str, SinkWatch] = {}
         self.sinks: dict[str, Sink] = {}
         self._own: dict[str, Sink] = {}
@@ -111,7 +125,6 @@ class Play:
             2 if self._has_broadcast() else rng.choice((1, 2, 2, 3))
         )
         nodes = tuple(self._on_stage(world, node) for node in self.graph.nodes)
-        schemas = {id(node.schema): node.schema for node in nodes}
         scenario = Scenario(
             LogicalGraph(nodes),
             parallelism,
@@ -120,7 +133,7 @@ class Play:
             {},
             sinks=self.sinks,
             parallelisms=(parallelism,) if self._parallelism else PARALLELISMS,
-            ship=lambda plan: _copied(plan, schemas),
+            ship=Shipper().ship,
         )
         return Drawn(faults, scenario, self._stage.exactly_once, True, how)
 
@@ -215,9 +228,16 @@ def _flaky(world: UserWorld, create: Callable[[], Any]) -> FlakyOperator:
     return FlakyOperator(world, create())
 
 
-def _copied(plan: PhysicalPlan, shared: Mapping[int, Any]) -> PhysicalPlan:
-    """As it would come over the wire: nothing that user code leaves in its own objects is seen by another process."""
-    return deepcopy(plan, dict(shared))
+class Shipper:
+    """Gives every process its own copy of the plan. A plan is packed once, as a driver on Spark does."""
+
+    def __init__(self) -> None:
+        self._packed: dict[int, tuple[PhysicalPlan, Template[PhysicalPlan]]] = {}
+
+    def ship(self, plan: PhysicalPlan) -> PhysicalPlan:
+        if id(plan) not in self._packed:
+            self._packed[id(plan)] = plan, Template(plan)
+        return self._packed[id(plan)][1].copy()
 
 
 def _settings(rng: Random, checkpoint: CheckpointConfig | None) -> Settings:

@@ -38,12 +38,9 @@ class Tally(Outside):
             else:
                 return number
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Tally:
+    def in_new_world(self) -> dict[str, Any]:
         """Another world counts in memory, and from the beginning."""
-        made = super().__deepcopy__(memo)
-        if made is not self:
-            made._counts, made._folder = Counter(), ""
-        return made
+        return {"_counts": Counter(), "_folder": ""}
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Whoever unpickles it counts on with the others."""

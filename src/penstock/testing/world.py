@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from penstock.shells.sim.scenario import Drawn
 from penstock.shells.sim.strikes import Strikes
@@ -49,10 +49,6 @@ class UserWorld(World):
                 "crash", "Penstock does not crash", what, (), (), OF_PENSTOCK
             )
         return self.finding
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> UserWorld:
-        """What is copied to a worker still lives in this world."""
-        return self
 
     # ---- asked and told
 
