@@ -1,5 +1,8 @@
 """Penstock: asynchronous barrier snapshots for PySpark. `import penstock as pen`."""
 
+from typing import TYPE_CHECKING
+
+from penstock.api import hints as _hints
 from penstock.api.config import (
     CheckpointConfig,
     ExponentialDelay,
@@ -118,3 +121,9 @@ __all__ = [
     "sum",
     "when",
 ]
+
+if not TYPE_CHECKING:  # type checkers are to know the names above and no others
+
+    def __getattr__(name: str) -> object:
+        """Only for names that there are not: what somebody who knows Spark may have meant."""
+        raise _hints.missing("penstock", name, _hints.PENSTOCK)

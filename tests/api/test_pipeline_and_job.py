@@ -83,6 +83,12 @@ def test_a_job_tells_about_itself() -> None:
     assert repr(job) == "<Job 'Totals': running, last checkpoint 2>"
 
 
+@pytest.mark.parametrize("status", ["created", "starting"])
+def test_a_job_that_has_not_begun_names_no_checkpoint_of_its_past(status: str) -> None:
+    """R5: it may go on from a newer one than its history knows, or from another one."""
+    assert repr(pen.Job(Control(status))) == f"<Job 'Totals': {status}>"
+
+
 def test_waiting_answers_true_at_the_end_and_false_when_the_time_is_over() -> None:
     assert pen.Job(Control("finished")).await_termination() is True
     assert pen.Job(Control("running")).await_termination(timeout=0.5) is False
@@ -196,6 +202,7 @@ def test_a_job_without_a_name_is_called_after_the_last_named_operator(shell: lis
     pipeline().start()
     pen.from_rows([(1,)], "v INT").to(pen.CollectSink()).start()
     assert [settings.name for _, _, settings in shell] == ["in", "job"]
+    assert [settings.unnamed for _, _, settings in shell] == [False, True]
 
 
 def test_nothing_is_started_when_a_setting_is_wrong(shell: list[Any]) -> None:

@@ -16,7 +16,7 @@ from penstock.plan.graph import Input as Edge
 from penstock.plan.physical import PhysicalPlan, make_plan
 from penstock.protocol.ids import AttemptId, CheckpointId, SlotId, SubtaskId
 from penstock.protocol.messages import SnapshotKind
-from penstock.protocol.snapshot import SubtaskSnapshot
+from penstock.protocol.snapshot import OperatorSnapshot, SubtaskSnapshot
 from penstock.storage.memory import MemoryStore
 from penstock.wire.manifest import Manifest
 from tests.engine.kit import SCHEMA, Do, ShortChannel, rows
@@ -60,6 +60,16 @@ def manifest(parts: tuple[SubtaskSnapshot, ...]) -> Manifest:
 def test_a_job_in_which_every_row_in_flight_has_its_place_goes_on(made: PhysicalPlan) -> None:
     """R8: other changes are no reason to refuse."""
     assert operators_mismatch(manifest(snapshots(MemoryStore())), made) == ""
+
+
+def test_state_without_its_operator_is_refused_with_how_each_kind_is_named() -> None:
+    """R8: a sink or a source has no `.named`."""
+    part = OperatorSnapshot(transactions=("a file",))
+    lost = SubtaskSnapshot(SubtaskId(2, 0), {"file-sink-3": part})
+    refusal = operators_mismatch(manifest((lost,)), plan(("work", Rebalance())))
+    assert "'file-sink-3'" in refusal
+    for way in ('.named("...")', '.to(sink, name="...")', 'from_source(source, name="...")'):
+        assert way in refusal
 
 
 @pytest.mark.parametrize(

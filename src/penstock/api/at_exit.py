@@ -11,7 +11,7 @@ import atexit
 import logging
 from functools import cache
 
-from penstock.api.job import ENDED, Job
+from penstock.api.job import ENDED, NOT_BEGUN, Job, newest_checkpoint
 
 log = logging.getLogger("penstock")
 _started: list[tuple[Job, bool]] = []
@@ -36,9 +36,11 @@ def tell() -> None:
 
 
 def _text(job: Job, durable: bool) -> str:
-    newest = next((each.id for each in job.checkpoints() if each.status == "completed"), None)
+    newest = newest_checkpoint(job)
     if not durable:
         after = "What it had not committed yet is lost: it takes no checkpoints."
+    elif job.status in NOT_BEGUN:
+        after = "Started again it goes on from its newest checkpoint, if it has one."
     elif newest is None:
         after = "It had no checkpoint of this run yet."
     else:

@@ -58,7 +58,7 @@ class CheckpointConfig:
         one_of(self.mode, MODES, "CheckpointConfig.mode")
         one_of(self.retain, RETAIN, "CheckpointConfig.retain")
         whole_number(self.max_concurrent, "CheckpointConfig.max_concurrent", 1, 100)
-        whole_number(self.tolerable_failures, "CheckpointConfig.tolerable_failures", 0, 1_000_000)
+        whole_number(self.tolerable_failures, "CheckpointConfig.tolerable_failures", 0, 100_000)
         whole_number(self.keep, "CheckpointConfig.keep", 1, 10_000)
         truth_value(self.incremental, "CheckpointConfig.incremental")
         truth_value(self.unaligned, "CheckpointConfig.unaligned")
@@ -212,6 +212,8 @@ class JobSettings:
     slot_timeout_ms: int | None
     """None: the shell's own, which depends on what it runs on."""
     buffer_timeout_ms: int
+    unnamed: bool = False
+    """The user gave no name, to the job or to any of its operators."""
 
 
 def positive_ms(value: Duration, what: str) -> int:

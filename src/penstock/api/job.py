@@ -15,7 +15,8 @@ from penstock.errors import ConfigError, JobFailed
 from penstock.plan.duration import parse_duration_ms
 
 ENDED = ("finished", "failed", "cancelled", "stopped")
-STATES = ("created", "starting", "running", "restarting", *ENDED)
+NOT_BEGUN = ("created", "starting")
+STATES = (*NOT_BEGUN, "running", "restarting", *ENDED)
 
 
 class JobControl(Protocol):
@@ -149,9 +150,17 @@ class Job:
         return self._control.wait(_seconds(timeout))
 
     def __repr__(self) -> str:
-        taken = [info for info in self._control.checkpoints() if info.status == "completed"]
-        latest = f", last checkpoint {taken[0].id}" if taken else ""
-        return f"<Job {self.name!r}: {self.status}{latest}>"
+        status, newest = self.status, newest_checkpoint(self)
+        latest = f", last checkpoint {newest}" if newest is not None else ""
+        return f"<Job {self.name!r}: {status}{latest}>"
+
+
+def newest_checkpoint(job: Job) -> int | None:
+    """The id of the newest completed one; None where there is none, and before the job has begun: until then nobody
+    knows what it goes on from."""
+    if job.status in NOT_BEGUN:
+        return None
+    return next((info.id for info in job.checkpoints() if info.status == "completed"), None)
 
 
 def _seconds(timeout: float | str | timedelta | None) -> float | None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.api import hints
 from penstock.api.steps import Step, next_label
 from penstock.api.stream import Stream, declared_schema
 from penstock.engine.operators.aggregate import RunningAggregate
@@ -61,6 +62,15 @@ class KeyedStream:
         out = declared_schema(schema, label)
         return self._then("process", partial(Process, function, self._keys, out), out)
 
+    def __getattr__(self, name: str) -> Any:
+        """Only for names that there are not: what may have been meant."""
+        if name in dir(Stream):
+            raise AttributeError(
+                f"a stream by key has no {name!r}: it has .agg(...) and .process(...); {name} goes before key_by"
+                " or behind those"
+            )
+        raise hints.missing("a stream by key", name, hints.KEYED)
+
     def __repr__(self) -> str:
         return f"KeyedStream[by {', '.join(self._keys)}]"
 
@@ -88,6 +98,8 @@ def _aggregate(label: str, name: str, given: object) -> Aggregate:
     """An aggregate over a column by its name; `pen.sum(pen.col("x"))` means `pen.sum("x")`."""
     refuse_spark_column(given, label, f"write {name}={_like_spark(given)} instead")
     if not isinstance(given, Aggregate):
+        if forgotten := hints.not_called(given):
+            raise ConfigError(f"{label}: {name}=... is no aggregate: {forgotten}")
         raise ConfigError(
             f"{label}: {name}={given!r} is no aggregate; use pen.count(), pen.sum(column), pen.min,"
             " pen.max, pen.avg, pen.first or pen.last"
@@ -104,6 +116,8 @@ def _unnamed_result(label: str, given: object) -> PenstockError:
         column = "" if given.column is None else f'"{given.column}"'
         shown = f"agg(n=pen.{given.function}({column}))"
         return PlanError(f"{label}: every result needs a name of its own; write {shown}")
+    if forgotten := hints.not_called(given):
+        return ConfigError(f"{label}: {forgotten}, with a name: agg(n=...)")
     return ConfigError(
         f"{label}: {given!r} is no aggregate with a name; write agg(n=pen.count(), ...) with one name per result"
     )

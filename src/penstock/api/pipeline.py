@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from dataclasses import replace
 from typing import Any, cast
 
 from penstock.api.at_exit import watch
@@ -25,6 +26,7 @@ from penstock.plan.graph import LogicalGraph
 from penstock.protocol.restart import Never, Strategy
 from penstock.redaction import redacted
 
+DEFAULT_NAME = "job"
 DEFAULT_PARALLELISM = 2
 MAX_PARALLELISM_LIMIT = 32_768
 WITHOUT_CHECKPOINTS = Never(
@@ -99,6 +101,8 @@ class Pipeline:
             buffer_timeout=buffer_timeout,
             slot_timeout=slot_timeout,
         )
+        if name is None and settings.name == DEFAULT_NAME:
+            settings = replace(settings, unnamed=True)
         shell = importlib.import_module("penstock.shells.spark.start")
         job = cast("Job", shell.start_job(self.graph(), spark, settings))
         watch(job, durable=checkpoint is not None)
@@ -110,7 +114,7 @@ class Pipeline:
     def _default_name(self) -> str:
         """The name of the last operator that has one of the user's; so the same program has the same name."""
         given = [step.given_name for step in in_order(self._ends) if step.given_name]
-        return given[-1] if given else "job"
+        return given[-1] if given else DEFAULT_NAME
 
 
 def job_settings(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from penstock.api import hints
 from penstock.api.steps import (
     Step,
     build_graph,
@@ -47,20 +48,6 @@ if TYPE_CHECKING:
     from penstock.api.pipeline import Pipeline
 
 
-_MEANT = {
-    "start": "end it with .to(sink), and start that",
-    "groupBy": "use .key_by(...)",
-    "groupby": "use .key_by(...)",
-    "group_by": "use .key_by(...)",
-    "agg": "aggregates are per key: .key_by(...).agg(...)",
-    "process": "a function with state is per key: .key_by(...).process(...)",
-    "withColumn": 'use .select(..., (pen.col("x") * 2).alias("y")) or .map_batches(...)',
-    "where": "use .filter(...)",
-    "write": "use .to(pen.FileSink(...))",
-    "writeStream": "use .to(pen.FileSink(...))",
-}
-
-
 class Stream:
     """Rows of one schema that keep coming. Made with `from_source`, `from_rows` and from other streams."""
 
@@ -75,19 +62,21 @@ class Stream:
     # ---- operators
 
     def map(self, function: RowFunction, schema: str | pa.Schema | None = None) -> Stream:
-        """Each row to one row. `schema` is that of the result; as before where it is left out."""
+        """Each row to one row. `schema` is that of the result; the input's where it is left out."""
         return self._apply("map", MapRows, function, schema)
 
     def flat_map(self, function: RowFunction, schema: str | pa.Schema | None = None) -> Stream:
-        """Each row to any number of rows, returned or yielded."""
+        """Each row to any number of rows, returned or yielded; of the input's schema where none is given."""
         return self._apply("flat_map", FlatMapRows, function, schema)
 
     def map_batches(self, function: BatchFunction, schema: str | pa.Schema | None = None) -> Stream:
-        """Each `pa.RecordBatch` to a `pa.RecordBatch`: the fast way to run your own Python."""
+        """Each `pa.RecordBatch` to a `pa.RecordBatch`: the fast way to run your own Python. The result has the
+        input's schema where none is given."""
         return self._apply("map_batches", MapBatches, function, schema)
 
     def filter(self, condition: Expression | MaskFunction) -> Stream:
-        """Keeps the rows where the condition is true: `pen.col("amount") > 0`, or a function of a batch."""
+        """Keeps the rows where the condition is true: `pen.col("amount") > 0`, or a function that gets a whole
+        `pa.RecordBatch` and returns one boolean per row as an Arrow or NumPy array."""
         label = next_label("filter", self._step)
         if isinstance(condition, Expression):
             kind = condition.result_type(self.schema, label)
@@ -181,10 +170,7 @@ class Stream:
 
     def __getattr__(self, name: str) -> Any:
         """Only for names that there are not: what somebody who knows Spark may have meant."""
-        hint = _MEANT.get(name)
-        if hint is None:
-            raise AttributeError(f"a stream has no {name!r}")
-        raise AttributeError(f"a stream has no {name!r}: {hint}")
+        raise hints.missing("a stream", name, hints.STREAM)
 
     def __repr__(self) -> str:
         return f"Stream[{to_ddl(self.schema)}]"
@@ -204,7 +190,8 @@ class Stream:
         label = next_label(kind, self._step)
         _require_callable(function, label, "a function")
         out = self.schema if schema is None else declared_schema(schema, label)
-        return self._then(kind, partial(operator, function, out), out)
+        create = partial(operator, function, out, declared=schema is not None)
+        return self._then(kind, create, out)
 
     def _then(self, kind: str, create: Callable[[], Any], schema: pa.Schema) -> Stream:
         return Stream(Step(kind, create, ((self._step, self._partitioning),), schema))

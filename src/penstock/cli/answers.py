@@ -1,7 +1,8 @@
 """How every command answers: text for people, one JSON object for programs, and errors that a person can read.
 
-With `--json` the last line on standard output is one JSON object, whatever happens; all else goes to standard error.
-A command that could not do its work says why in `error`.
+With `--json` the last line on standard output is one JSON object, whatever happens. A command that could not do its
+work says why in `error`, and nowhere else; only what is no answer goes to standard error: the demo's progress, and the
+traceback of an error that nobody expected.
 """
 
 from __future__ import annotations
@@ -29,15 +30,20 @@ class Answer:
 
     def __init__(self, as_json: bool, stderr: bool = False) -> None:
         self.console = Console(stderr=stderr or as_json, highlight=False)
-        self._as_json = as_json
+        self.as_json = as_json
+
+    def show(self, text: str, style: str = "") -> None:
+        """For people alone."""
+        if not self.as_json:
+            self.console.print(text, style=style, markup=False, soft_wrap=True)
 
     def give(self, result: dict[str, Any]) -> None:
-        if self._as_json:
+        if self.as_json:
             print_json(result)
 
     def refuse(self, text: str, kind: str) -> None:
         """The work could not be done."""
-        self.console.print(text, style="red", markup=False, soft_wrap=True)
+        self.show(text, "red")
         self.give({"error": text, "kind": kind})
 
 
@@ -48,7 +54,8 @@ def answering(as_json: bool = False, stderr: bool = False) -> Iterator[Answer]:
     try:
         yield answer
     except (PenstockError, OSError) as error:
-        answer.console.print(user_frames(error), end="", markup=False, soft_wrap=True)
+        if frames := user_frames(error).rstrip("\n"):
+            answer.show(frames)
         answer.refuse(redacted(_message(error)), type(error).__name__)
         raise typer.Exit(FAILED) from error
     except KeyboardInterrupt:

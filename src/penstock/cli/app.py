@@ -20,9 +20,14 @@ app = typer.Typer(
     help="Exactly-once stateful streaming in Python, on Spark.",
 )
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and no tables.")]
 JobPath = Annotated[
-    str, typer.Argument(metavar="PATH", help="A job's folder: <checkpoint directory>/<job>.")
+    str,
+    typer.Argument(
+        metavar="PATH",
+        help="A job's folder: <checkpoint directory>/<job>. A job whose name does not fit a path has a folder with a"
+        " similar name and a few digits: 'a/b' is in a_b-c14cddc0.",
+    ),
 ]
 CheckpointPath = Annotated[
     str, typer.Argument(metavar="PATH", help="A checkpoint (.../chk-7), or a job's folder.")
@@ -102,9 +107,10 @@ def _look(
     find: Callable[[str], dict[str, Any]],
     show: Callable[[dict[str, Any], Console], None],
 ) -> dict[str, Any]:
-    """What all commands do that only read: find, show, give."""
+    """What all commands do that only read: find, then show it to a person or give it to a program."""
     with answering(as_json) as answer:
         found = find(path)
-        show(found, answer.console)
+        if not as_json:
+            show(found, answer.console)
         answer.give(found)
     return found

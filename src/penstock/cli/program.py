@@ -15,6 +15,9 @@ def run_program(program: Path, arguments: list[str]) -> None:
     if not program.is_file():
         raise ConfigError(f"{program} is not a file: give the Python program that starts the job")
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
+    logger = logging.getLogger("penstock")
+    if logger.level == logging.NOTSET:
+        logger.setLevel(logging.INFO)  # such as: what the job goes on from
     path = str(program.resolve())
     sys.argv = [path, *arguments]
     sys.path[0] = str(Path(path).parent)

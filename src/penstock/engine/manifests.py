@@ -19,7 +19,13 @@ from penstock.state.segments import read_schema
 from penstock.wire.manifest import Manifest, ManifestOperator
 
 
-def make_manifest(spec: JobSpec, action: Persist, attempt: AttemptId, clock: Clock) -> Manifest:
+def make_manifest(
+    spec: JobSpec,
+    action: Persist,
+    attempt: AttemptId,
+    clock: Clock,
+    ids_reserved: int = IDS_RESERVED,
+) -> Manifest:
     now_ms = clock.wall_ms()
     return Manifest(
         job=spec.job,
@@ -36,7 +42,7 @@ def make_manifest(spec: JobSpec, action: Persist, attempt: AttemptId, clock: Clo
             for link in task.links
         ),
         snapshots=tuple(snapshot for _, snapshot in sorted(action.acks.items())),
-        ids_until=CheckpointId(action.checkpoint + IDS_RESERVED),
+        ids_until=CheckpointId(action.checkpoint + ids_reserved),
     )
 
 
@@ -67,7 +73,8 @@ def operators_mismatch(manifest: Manifest, plan: PhysicalPlan) -> str:
     return (
         f"Checkpoint {manifest.checkpoint} has state of operators that the job does not have: "
         f"{', '.join(hints)}. The job's operators are {', '.join(map(repr, running))}. State is found by "
-        'name: give the operators their old names with .named("..."), or start with restore="fresh".'
+        'name: give operators their old names with .named("..."), sinks with .to(sink, name="...") and sources with '
+        'pen.from_source(source, name="..."); or start with restore="fresh".'
     )
 
 

@@ -12,7 +12,14 @@ from penstock.engine.attempt import Attempt
 from penstock.engine.journal import Journal
 from penstock.engine.spec import JobSpec
 from penstock.engine.tracebacks import user_traceback
-from penstock.errors import CheckpointCorrupt, CommitError, ConfigError, DataError, PlanError
+from penstock.errors import (
+    CheckpointCorrupt,
+    CommitError,
+    ConfigError,
+    DataError,
+    PenstockError,
+    PlanError,
+)
 from penstock.ports.background import Background
 from penstock.ports.clock import Clock
 from penstock.ports.control import Driver, DriverLost, Host
@@ -204,7 +211,7 @@ class Worker:
             where, position = error.operator, ""
         else:
             where, position = attempt.current_operator, attempt.current_position
-        message = _without_operator(str(error), where) + (f" (at {position})" if position else "")
+        message = _without_operator(_with_hints(error), where) + _shown(position, error)
         self._note(f"failed: {type(error).__name__}: {redacted(str(error))}")
         self._failed = Failed(
             self._newest,
@@ -228,6 +235,20 @@ def _origin(spec: JobSpec, origin: str, own: CheckpointStore | None) -> Checkpoi
     if spec.open_origin is None:
         raise CheckpointCorrupt(f"this job cannot read checkpoints from {redacted(origin)}")
     return spec.open_origin(origin)
+
+
+def _with_hints(error: Exception) -> str:
+    """With the notes that were added to an error of user code: they say what may be meant."""
+    notes = () if isinstance(error, PenstockError) else getattr(error, "__notes__", ())
+    return "; ".join((str(error), *notes))
+
+
+def _shown(position: str, error: Exception) -> str:
+    """Where the source stands; nothing where the error names a place in that very file itself."""
+    file = position.partition(", ")[0]
+    if not position or (isinstance(error, DataError) and file in str(error)):
+        return ""
+    return f" (at {position})"
 
 
 def _without_operator(message: str, operator: str) -> str:

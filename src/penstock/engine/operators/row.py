@@ -109,11 +109,23 @@ def python_values(column: pa.Array) -> list[Any]:
     return [None if value is None else value.replace(tzinfo=UTC) for value in plain]
 
 
+def not_declared(schema: pa.Schema) -> str:
+    """For messages about an operator that was given no schema."""
+    return (
+        f"No schema was given, so the result must have the input's: {to_ddl(schema)}. For another one give"
+        ' schema="..."'
+    )
+
+
 class RowsToBatch:
-    """Turns what a user function gave into batches of its declared schema."""
+    """Turns what a user function gave into batches of its declared schema, or the input's where none was declared."""
 
     def __init__(
-        self, schema: pa.Schema, operator: str, gave: str = "the function returned"
+        self,
+        schema: pa.Schema,
+        operator: str,
+        gave: str = "the function returned",
+        declared: bool = True,
     ) -> None:
         self._schema = schema
         self._names: tuple[str, ...] = tuple(schema.names)
@@ -121,6 +133,9 @@ class RowsToBatch:
         self._refused = [refused_types(field.type) for field in schema]
         self._operator = operator
         self._gave = gave
+        self._expected = (
+            f"The declared schema is: {to_ddl(schema)}" if declared else not_declared(schema)
+        )
 
     def batches(self, results: Iterable[Any]) -> Iterator[pa.RecordBatch]:
         """Batches of at most OUTPUT_ROWS rows; none where there are no rows."""
@@ -157,9 +172,9 @@ class RowsToBatch:
         if len(result) != self._width or any(name not in result for name in self._names):
             extra = [name for name in result if name not in self._names]
             if extra:
-                raise unknown_column(
-                    str(extra[0]), self._schema, f"{self._operator}, in {result!r}"
-                )
+                where = f"{self._operator}, in {result!r}"
+                error = unknown_column(str(extra[0]), self._schema, where)
+                raise SchemaError(f"{error}. {self._expected}")
             missing = [name for name in self._names if name not in result]
             raise self._misfit(
                 f"{result!r}, which has no value for column {missing[0]!r} (give None for null)"
@@ -193,6 +208,4 @@ class RowsToBatch:
         )
 
     def _misfit(self, what: str) -> SchemaError:
-        return SchemaError(
-            f"{self._operator}: {self._gave} {what}. The declared schema is: {to_ddl(self._schema)}"
-        )
+        return SchemaError(f"{self._operator}: {self._gave} {what}. {self._expected}")

@@ -1,7 +1,7 @@
 """Operators without state: rows or batches in, rows or batches out.
 
 User code runs inside `process`. What it raises goes up as it is: the subtask says where it happened. What it
-returns is checked here, against the schema that was declared when the pipeline was built.
+returns is checked here, against the schema that was declared when the pipeline was built; the input's, where none was.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.engine.operators.base import Operator, OperatorContext
-from penstock.engine.operators.row import Row, RowsToBatch, batch_rows
+from penstock.engine.operators.row import Row, RowsToBatch, batch_rows, not_declared
 from penstock.errors import SchemaError
 from penstock.plan.expressions import Expression
 from penstock.plan.schema import schema_differences, to_ddl
@@ -21,6 +21,12 @@ from penstock.plan.schema import schema_differences, to_ddl
 BatchFunction: TypeAlias = Callable[[pa.RecordBatch], pa.RecordBatch]
 MaskFunction: TypeAlias = Callable[[pa.RecordBatch], Any]
 RowFunction: TypeAlias = Callable[[Row], Any]
+
+_MISTAKEN = (AttributeError, TypeError)
+"""What Python raises where a batch is used like a row."""
+
+
+_WHOLE_BATCH = "the function of {} gets a whole batch (a pyarrow.RecordBatch), not a row"
 
 
 class _Named(Operator):
@@ -33,14 +39,21 @@ class _Named(Operator):
 
 
 class MapBatches(_Named):
-    """A batch to a batch of the declared schema, by a user function."""
+    """A batch to a batch of the declared schema, by a user function. `declared` is False where that is the input's."""
 
-    def __init__(self, function: BatchFunction, schema: pa.Schema) -> None:
+    def __init__(self, function: BatchFunction, schema: pa.Schema, declared: bool = True) -> None:
         self.function = function
         self._schema = schema
+        self._declared = declared
 
     def process(self, batch: pa.RecordBatch, port: int) -> Iterable[pa.RecordBatch]:
-        result = checked_batch(self.function(batch), self._schema, self._name)
+        try:
+            given = self.function(batch)
+        except _MISTAKEN as error:
+            hint = f"{_WHOLE_BATCH.format('map_batches')}; for rows use .map(...)"
+            error.add_note(f"{self._name}: {hint}")
+            raise
+        result = checked_batch(given, self._schema, self._name, self._declared)
         return (result,) if result.num_rows else ()
 
 
@@ -63,7 +76,7 @@ class Filter(_Named):
             return self._condition.array(batch)
         try:
             mask = self._condition(batch)
-        except (TypeError, AttributeError) as error:
+        except _MISTAKEN as error:
             error.add_note(f"{self._name}: {batch_hint(self._condition, batch.schema)}")
             raise
         return checked_mask(
@@ -86,13 +99,14 @@ class Select(_Named):
 class MapRows(_Named):
     """A row to a row, by a user function."""
 
-    def __init__(self, function: RowFunction, schema: pa.Schema) -> None:
+    def __init__(self, function: RowFunction, schema: pa.Schema, declared: bool = True) -> None:
         self.function = function
         self._schema = schema
+        self._declared = declared
 
     def open(self, context: OperatorContext) -> None:
         super().open(context)
-        self._to_batch = RowsToBatch(self._schema, context.operator)
+        self._to_batch = RowsToBatch(self._schema, context.operator, declared=self._declared)
 
     def process(self, batch: pa.RecordBatch, port: int) -> Iterable[pa.RecordBatch]:
         return self._to_batch.batches(map(self.function, batch_rows(batch)))
@@ -127,20 +141,28 @@ class Union(Operator):
         return (pa.RecordBatch.from_arrays(batch.columns, schema=self._schema),)
 
 
-def checked_batch(result: Any, schema: pa.Schema, operator: str) -> pa.RecordBatch:
-    """The batch a user function returned, if it has exactly the declared columns."""
+def checked_batch(
+    result: Any, schema: pa.Schema, operator: str, declared: bool = True
+) -> pa.RecordBatch:
+    """The batch a user function returned, if it has exactly the columns of the schema."""
     if not isinstance(result, pa.RecordBatch):
         raise SchemaError(f"{operator}: {_not_a_batch(result)}")
     if result.schema is schema or result.schema.equals(schema):
         return _no_forbidden_nulls(result, schema, operator)
     differences = schema_differences(result.schema, schema)
     if differences:
-        raise SchemaError(
-            f"{operator}: the function returned another schema than declared: {'; '.join(differences)}."
-            f" Declared: {to_ddl(schema)}. Cast or rename inside the function, or change schema=..."
-        )
+        raise SchemaError(f"{operator}: {_other_schema('; '.join(differences), schema, declared)}")
     same = pa.RecordBatch.from_arrays(result.columns, schema=schema)
     return _no_forbidden_nulls(same, schema, operator)
+
+
+def _other_schema(differences: str, schema: pa.Schema, declared: bool) -> str:
+    if declared:
+        return (
+            f"the function returned another schema than declared: {differences}. Declared: {to_ddl(schema)}."
+            " Cast or rename inside the function, or change schema=..."
+        )
+    return f"the function returned another schema than its input has: {differences}. {not_declared(schema)}"
 
 
 def batch_hint(function: Any, schema: pa.Schema) -> str:
@@ -150,8 +172,8 @@ def batch_hint(function: Any, schema: pa.Schema) -> str:
     column = next((name for name in schema.names if name in mentioned), schema.names[0])
     compared = '== "..."' if pa.types.is_string(schema.field(column).type) else "> 0"
     return (
-        "the function of a filter gets a whole batch (a pyarrow.RecordBatch), not a row; a condition on columns"
-        f' is written pen.col("{column}") {compared}'
+        f"{_WHOLE_BATCH.format('a filter')}; a condition on columns is written"
+        f' pen.col("{column}") {compared}'
     )
 
 

@@ -14,10 +14,12 @@ from penstock.errors import LaunchError
 DAEMON = "penstock.shells.spark.daemon"
 TASK_FAILURES_MAX = 1000
 """How often Spark itself restarts a worker of a local session before its job counts as failed."""
+SPARK_SLOTS_LEFT = 2
+"""Slots of a local session that a job leaves free besides those of its workers, so that other queries find room."""
 _OURS = "spark.penstock.local"
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 _used: dict[str, int] = {}
-"""Slots of the local session by who holds them: the name must be another one for every start of a job."""
+"""Slots of the local session by who holds them: something that no other start has, a space, and the job's name."""
 
 
 def local_session(slots: int, holder: str) -> Any:
@@ -152,11 +154,13 @@ def _session_of(context: Any) -> Any:
 
 def _stop_unused(context: Any, slots: int) -> None:
     if _used:
-        jobs = ", ".join(sorted({repr(holder.split()[0]) for holder in _used}))
+        jobs = ", ".join(sorted({repr(holder.partition(" ")[2] or holder) for holder in _used}))
         raise LaunchError(
             f"the local Spark of this program has {slots_of(context)} slots, {sum(_used.values())} of them used"
-            f" by {jobs}; this job needs {slots} more. Stop those jobs first, or give every job a session"
-            " with enough slots."
+            f" by {jobs}; this job needs {slots} more: {slots - SPARK_SLOTS_LEFT} for its workers, one each, and"
+            f" {SPARK_SLOTS_LEFT} that every job leaves free, so that Spark can still run queries of this program."
+            " Stop those jobs first, or start all of them on a session of your own with enough slots, as in"
+            ' SparkSession.builder.master("local[16]").getOrCreate().'
         )
     _session_of(context).stop()
 

@@ -9,8 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pyspark import cloudpickle
-
 from penstock.api.config import CheckpointConfig, JobSettings
 from penstock.api.job import Job
 from penstock.connectors.base import Sink
@@ -18,7 +16,7 @@ from penstock.engine.checkpoint_files import CheckpointFiles, RestoreWish
 from penstock.engine.durable import QUEUES
 from penstock.engine.manager import JobManager, ManagerConfig
 from penstock.engine.spec import JobSpec, Mode
-from penstock.errors import CheckpointCorrupt, ConfigError, LaunchError, PlanError
+from penstock.errors import CheckpointCorrupt, ConfigError, LaunchError
 from penstock.plan.graph import LogicalGraph
 from penstock.plan.physical import PhysicalPlan, make_plan
 from penstock.protocol.coordinator import CoordinatorConfig
@@ -27,21 +25,22 @@ from penstock.redaction import redacted
 from penstock.shells.spark.background import ThreadBackground
 from penstock.shells.spark.clock import RealClock
 from penstock.shells.spark.driver_loop import DriverLoop
+from penstock.shells.spark.earlier import require_checkpoint, warn_of_no_name
 from penstock.shells.spark.memory import warn_of_little_memory
 from penstock.shells.spark.session import (
+    SPARK_SLOTS_LEFT,
     check_session,
     is_local,
     local_session,
     release_session,
     slots_of,
 )
+from penstock.shells.spark.shipping import pack
 from penstock.shells.spark.workers import SparkWorkers
 from penstock.storage.filesystem import FilesystemStore, open_job
 from penstock.wire import manifest as manifests
 from penstock.wire import paths
 
-SPARK_SLOTS_LEFT = 2
-"""Slots of a local session that stay free for Spark's own jobs."""
 COMMIT_EVERY_MS = 1_000
 """How often sinks commit in a job that takes no checkpoints."""
 
@@ -55,9 +54,9 @@ def start_job(graph: LogicalGraph, spark: Any, settings: JobSettings) -> Job:
     store = _open_store(settings, clock)
     wish = _wish(settings, store)
     spec = _spec(job_id, plan, settings, store)
-    payload = _payload(spec)
+    payload = pack(spec)
     total = settings.parallelism + settings.spare_workers
-    holder = f"{job_id} {uuid.uuid4().hex[:8]}"
+    holder = f"{uuid.uuid4().hex[:8]} {settings.name}"
     session = local_session(total + SPARK_SLOTS_LEFT, holder) if spark is None else spark
     release = partial(release_session, holder)
     try:
@@ -116,17 +115,6 @@ def _open_origin(options: dict[str, Any], root: str) -> FilesystemStore:
     return FilesystemStore(root, options)
 
 
-def _payload(spec: JobSpec) -> bytes:
-    try:
-        data: bytes = cloudpickle.dumps(spec)
-    except Exception as error:
-        raise PlanError(
-            "the pipeline cannot be sent to the workers, because something that its functions refer to cannot "
-            f"be pickled: {error}. Open connections, locks and files inside `open`, not outside."
-        ) from error
-    return data
-
-
 def _open_store(settings: JobSettings, clock: RealClock) -> FilesystemStore | None:
     config = settings.checkpoint
     if config is None:
@@ -155,7 +143,10 @@ def _files(
 
 
 def _wish(settings: JobSettings, store: FilesystemStore | None) -> RestoreWish:
-    if settings.restore == "auto" or store is None:
+    if store is None:
+        return RestoreWish()
+    if settings.restore == "auto":
+        warn_of_no_name(settings, store)
         return RestoreWish()
     if settings.restore == "fresh":
         return RestoreWish(fresh=True)
@@ -167,13 +158,15 @@ def _explicit(path: str, settings: JobSettings, store: FilesystemStore) -> Resto
     path = path if "://" in path else str(Path(path).absolute())
     root, _, folder = path.rpartition("/")
     name = f"{folder}/_metadata"
-    if paths.metadata_of(name) is None:
+    checkpoint = paths.metadata_of(name)
+    if checkpoint is None:
         raise ConfigError(
             f"restore={redacted(settings.restore)!r} is not a checkpoint: give the path of a folder chk-<n> that has "
             'a _metadata file, or "auto", or "fresh"'
         )
     options = settings.checkpoint.storage_options if settings.checkpoint is not None else None
     origin = FilesystemStore(root, options)
+    require_checkpoint(origin, checkpoint, settings.restore)
     try:
         manifest = manifests.decode(origin.read(name), name)
     except CheckpointCorrupt as error:
