@@ -29,8 +29,6 @@ them, and those that wait for room or were read aside."""
 ROW_BYTES = 17
 """A key and a value, and a bit each that says whether they are there."""
 SOURCE = "numbers"
-STILL_S = 0.5
-"""A source that sends nothing for so long has no room."""
 WAYS: dict[str, dict[str, Any]] = {
     "aligned": {},
     "unaligned": {"unaligned": True},
@@ -94,18 +92,15 @@ def checkpoints(sizes: Sizes, options: dict[str, Any]) -> list[pen.CheckpointInf
 
 
 def _wait_until_full(job: pen.Job) -> None:
-    """All channels are full when the source stands still."""
-    counter = f'penstock_records_out_total{{operator="{SOURCE}"}}'
-    last, since_s = 0.0, time.monotonic()
+    """Until so many rows have left the source and not reached the aggregate that the channels are well filled."""
+    sent = f'penstock_records_out_total{{operator="{SOURCE}"}}'
+    processed = f'penstock_records_in_total{{operator="{OPERATOR}"}}'
 
-    def stands_still() -> bool:
-        nonlocal last, since_s
-        rows, now_s = job.metrics().get(counter, 0.0), time.monotonic()
-        if rows != last:
-            last, since_s = rows, now_s
-        return rows > 0 and now_s - since_s > STILL_S
+    def full() -> bool:
+        seen = job.metrics()
+        return seen.get(sent, 0) - seen.get(processed, 0) >= PARALLELISM**2 * FRAME_ROWS
 
-    wait_for("full channels", stands_still, job, within_s=90)
+    wait_for("full channels", full, job, within_s=90)
 
 
 def _figures(taken: dict[str, list[pen.CheckpointInfo]]) -> list[Figure]:

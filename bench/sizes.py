@@ -47,7 +47,7 @@ FULL = Sizes(
     frames=3_000,
     loop_batches=50_000,
     slow_rows_s=50_000.0,
-    slow_checkpoints=2,
+    slow_checkpoints=3,
 )
 
 TINY = Sizes(

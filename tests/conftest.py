@@ -1,12 +1,20 @@
-"""Tests run in two lanes side by side: those that start a Spark, one after the other, and all the rest."""
+"""Tests run in three lanes side by side: jobs on a Spark of the test's own process, one after the other; programs that
+start a Spark of their own; and all the rest."""
 
 from __future__ import annotations
 
 import pytest
 
+PROGRAMS = ("cli/", "bench/", "test_launch_programs", "test_jobs_drivers")
+"""Most of their time is spent waiting for a Java process to come up."""
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Two Sparks at once on two cores would only make each other slow."""
     for item in items:
-        lane = "spark" if item.get_closest_marker("spark") else "rest"
-        item.add_marker(pytest.mark.xdist_group(lane))
+        item.add_marker(pytest.mark.xdist_group(_lane(item)))
+
+
+def _lane(item: pytest.Item) -> str:
+    if item.get_closest_marker("spark") is None:
+        return "rest"
+    return "programs" if any(name in item.nodeid for name in PROGRAMS) else "spark"

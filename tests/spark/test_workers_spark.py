@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import glob
 import os
 import signal
-import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -21,6 +19,7 @@ from penstock.protocol.messages import Drop, Dropped, SnapshotKind, Trigger
 from penstock.shells.spark.session import check_session
 from penstock.shells.spark.versions import versions
 from penstock.shells.spark.workers import SparkWorkers
+from tests.spark import jobs
 from tests.spark.ends import Events, on_another_machine, until
 
 pytestmark = pytest.mark.spark
@@ -290,11 +289,11 @@ def test_after_close_nothing_is_left(spark: Any, start: Start) -> None:
 
     once()
     files = len(os.listdir("/proc/self/fd"))
-    directories = set(glob.glob(tempfile.gettempdir() + "/penstock-*"))
+    directories = set(jobs.abandoned())
     pids = [pid for _ in range(3) for pid in once()]
     until(lambda: not any(psutil.pid_exists(pid) for pid in pids))
     until(lambda: not threads())
-    assert set(glob.glob(tempfile.gettempdir() + "/penstock-*")) <= directories
+    until(lambda: not set(jobs.abandoned()) - directories)
     until(lambda: len(os.listdir("/proc/self/fd")) <= files + 6)
 
 
