@@ -23,8 +23,8 @@ help: ## Lists what there is
 demo: $(STAMP) | check-java ## Runs a job that is killed on purpose and goes on without losing a record
 	$(BIN)/penstock demo
 
-test: lint $(STAMP) | check-java ## Runs lint, then all tests in two lanes (ARGS= for pytest)
-	$(BIN)/python -m pytest -q -n 2 --dist loadgroup $(ARGS)
+test: lint $(STAMP) | check-java ## Runs lint, then all tests in three lanes (ARGS= for pytest)
+	$(BIN)/python -m pytest -q -n 3 --dist loadgroup $(ARGS)
 
 lint: $(STAMP) ## Checks style, types and layers; changes nothing
 	$(BIN)/ruff check .
