@@ -47,6 +47,7 @@ def test_durations_are_read_as_text_or_timedelta() -> None:
         ("retain", "keep", "choose one of retain_on_cancel"),
         ("max_concurrent", 0, "CheckpointConfig.max_concurrent: 0 is out of range"),
         ("tolerable_failures", -1, "out of range"),
+        ("tolerable_failures", 100_001, "out of range"),
         ("keep", 0, "out of range"),
         ("keep", "2", "not a whole number"),
         ("keep", True, "not a whole number"),

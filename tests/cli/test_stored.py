@@ -8,10 +8,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 import penstock as pen
 from penstock.cli.app import app
+from penstock.cli.past import show_past
 from penstock.engine.checkpoint_files import TOMBSTONE
 from penstock.engine.history_files import HistoryFiles
 from penstock.engine.records import Totals
@@ -37,7 +39,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "totals"
 
 
-def store_checkpoint(store: FilesystemStore, checkpoint: int) -> None:
+def store_checkpoint(store: FilesystemStore, checkpoint: int, flying: bool = True) -> None:
     groups = pa.array([0, 0, 1], pa.uint16())
     batch = pa.RecordBatch.from_arrays([groups, pa.array([1, 2, 3])], schema=SCHEMA)
     in_file, inline = (encode_blocks(state, SCHEMA, [batch]) for state in ("agg", "small"))
@@ -48,7 +50,7 @@ def store_checkpoint(store: FilesystemStore, checkpoint: int) -> None:
         Segment("small", inline.schema, inline.blocks, inline=b"".join(inline.chunks)),
     )
     rows = encode_rows([pa.RecordBatch.from_pydict({"k": [1, 2]})])
-    flying = Segment("in flight", rows.schema, rows.blocks, inline=b"".join(rows.chunks))
+    moving = Segment("in flight", rows.schema, rows.blocks, inline=b"".join(rows.chunks))
     manifest = Manifest(
         job="totals",
         checkpoint=CheckpointId(checkpoint),
@@ -64,7 +66,7 @@ def store_checkpoint(store: FilesystemStore, checkpoint: int) -> None:
             SubtaskSnapshot(
                 SubtaskId(1, 0),
                 {"totals": OperatorSnapshot(segments)},
-                inflight=(InFlight("totals", 0, 0, flying),),
+                inflight=(InFlight("totals", 0, 0, moving),) if flying else (),
             ),
         ),
     )
@@ -113,7 +115,16 @@ def test_the_history_is_told_with_what_failed_and_why(root: Path) -> None:
             7, "checkpoint", "completed", 1e12, 40.0, 100, 100, 50, subtasks=(subtask,)
         ),
         pen.CheckpointInfo(
-            8, "checkpoint", "aborted", 1e12, 9.0, failure="a subtask declined it: [disk full]"
+            8,
+            "checkpoint",
+            "aborted",
+            1e12,
+            9.0,
+            failure="a subtask declined it: [disk full]",
+            mode="expedited",
+            subtasks=(subtask,),
+            owed=2,
+            owing=("totals", "out"),
         ),
     ]
     files.add(AttemptId(1), infos, Totals(5, 1, 2, f"{root}/chk-3"))
@@ -121,13 +132,57 @@ def test_the_history_is_told_with_what_failed_and_why(root: Path) -> None:
     assert [(each["id"], each["status"]) for each in found["history"]] == [
         (8, "aborted"),
         (7, "completed"),
+        (3, "completed"),
     ]
     assert found["history"][1]["subtasks"][0]["alignment_ms"] == 1.0
     assert (found["summary"]["completed"], found["summary"]["restored"]) == (5, 2)
     assert found["summary"]["duration_ms"]["p99"] == 40.0
     text = call("checkpoints", str(root))
     assert "[disk full]" in text.replace("\n", " ") or "[disk" in text
+    assert found["history"][0]["mode"] == "expedited"
+    assert (found["history"][0]["acknowledged"], found["history"][0]["owed"]) == (1, 2)
     assert "5 completed, 1 were given up, went on from a checkpoint 2 times" in text
+
+
+def test_who_kept_a_failed_checkpoint_waiting_is_told(tmp_path: Path) -> None:
+    """C6: where the table is wide enough to show it."""
+    files = HistoryFiles(open_job(str(tmp_path), "totals"))
+    late = pen.CheckpointInfo(
+        1, "checkpoint", "aborted", 1e12, 9.0, failure="late", owed=2, owing=("totals", "out")
+    )
+    files.add(AttemptId(1), [late], Totals(0, 1))
+    found = call_json("checkpoints", str(tmp_path / "totals"))
+    console = Console(record=True, width=200)
+    show_past(found, console)
+    assert "late; 0 of 2 acknowledged, owed by totals, out" in console.export_text()
+
+
+def test_checkpoints_that_no_driver_wrote_down_are_in_the_history(root: Path) -> None:
+    """C6: their driver was killed within the second; they are counted, and so are those before them."""
+    found = call_json("checkpoints", str(root))
+    assert [(each["id"], each["mode"]) for each in found["history"]] == [
+        (7, "unaligned"),
+        (3, "unaligned"),
+    ]
+    assert found["summary"]["completed"] == 2
+    written = pen.CheckpointInfo(3, "checkpoint", "completed", 1e12, 40.0, mode="expedited")
+    HistoryFiles(FilesystemStore(str(root))).add(AttemptId(1), [written], Totals(40))
+    found = call_json("checkpoints", str(root))
+    assert [(each["id"], each["mode"]) for each in found["history"]] == [
+        (7, "unaligned"),
+        (3, "expedited"),
+    ]
+    assert found["summary"]["completed"] == 41
+    assert found["history"][0]["path"] == str(root / "chk-7")
+
+
+def test_a_checkpoint_whose_page_of_the_history_is_gone_is_not_counted_twice(root: Path) -> None:
+    """C6: it is older than all that is left, so it was counted when it completed."""
+    newer = pen.CheckpointInfo(9, "checkpoint", "aborted", 1e12, 9.0, failure="timeout")
+    HistoryFiles(FilesystemStore(str(root))).add(AttemptId(1), [newer], Totals(40, 1))
+    found = call_json("checkpoints", str(root))
+    assert [each["id"] for each in found["history"]] == [9, 7, 3]
+    assert found["summary"]["completed"] == 40
 
 
 def test_a_job_none_of_whose_checkpoints_completed_has_a_history(tmp_path: Path) -> None:
@@ -149,6 +204,27 @@ def test_one_checkpoint_is_shown_by_its_parts(root: Path) -> None:
     assert [each["state"] for each in totals["segments"]] == ["agg", "small"]
     assert (totals["rows"], totals["segments"][0]["blocks"]) == (6, 1)
     assert "checkpoint 3 of job totals" in call("inspect", f"{root}/chk-3/")
+
+
+def test_rows_in_flight_are_shown_at_the_operator_they_were_going_to(root: Path) -> None:
+    """B7: and what is shown adds up to the whole."""
+    found = call_json("inspect", str(root / "chk-3"))
+    numbers, totals = found["parts"]
+    assert (numbers["inflight_rows"], numbers["inflight_bytes"]) == (0, 0)
+    assert totals["inflight_rows"] == 2 and totals["inflight_bytes"] > 0
+    assert (found["rows_total"], found["inflight_rows_total"]) == (6, 2)
+    assert found["inflight_bytes_total"] == totals["inflight_bytes"]
+    assert found["bytes_total"] + found["inflight_bytes_total"] == found["bytes"]
+    shown = call("inspect", str(root / "chk-3"))
+    assert f"of state and 2 rows in flight ({totals['inflight_bytes']} bytes)" in shown
+
+
+def test_a_checkpoint_without_rows_in_flight_says_nothing_about_them(tmp_path: Path) -> None:
+    store = open_job(str(tmp_path), "totals", created_ms=1.0)
+    store_checkpoint(store, 3, flying=False)
+    found = call_json("inspect", str(tmp_path / "totals"))
+    assert found["bytes_total"] == found["bytes"]
+    assert "in flight" not in call("inspect", str(tmp_path / "totals"))
 
 
 def test_of_a_job_the_newest_checkpoint_is_shown(root: Path) -> None:

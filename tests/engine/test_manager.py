@@ -72,7 +72,9 @@ def test_a_lost_worker_is_replaced_and_costs_no_row() -> None:
     job.workers.events.append(LaunchEnded(0, "killed"))
     assert job.run() is Outcome.FINISHED
     assert job.sink.numbers == list(range(2_000))
-    assert "WorkerLost" in job.errors
+    (lost,) = job.manager.history.exceptions
+    assert lost.error == "WorkerLost"
+    assert lost.message == "the worker of slot 0 (pid 4000 on host): killed"
 
 
 def test_a_cancelled_worker_is_replaced_and_no_restart_is_counted() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import pytest
 
@@ -167,24 +168,39 @@ def test_the_next_driver_tells_what_the_killed_one_saw() -> None:
 
 
 def test_a_checkpoint_that_its_driver_had_no_time_to_write_down_is_told_all_the_same() -> None:
-    """C6: what is restored is known."""
+    """C6: what is restored is known, and what is kept beside it."""
     store = MemoryStore()
     first = Job(NumberSource(FOREVER), ListSink(), store=store)
     first.until(first.completed(5))
-    newest = max(metadata(store))
+    there = sorted(metadata(store), reverse=True)
     for name in pages(store):
         store.delete(name)
     second = Job(NumberSource(FOREVER), first.sink, store=store, driver="b")
     second.until(lambda: second.manager.status == "running")
-    (told,) = second.manager.history.checkpoints
-    (seen,) = [info for info in first.manager.history.checkpoints if info.id == newest]
-    assert (told.id, told.status, told.kind, told.subtasks) == (
-        newest,
-        "completed",
-        "checkpoint",
-        seen.subtasks,
-    )
-    assert second.manager.history.totals.completed == 1
+    assert [info.id for info in second.manager.history.checkpoints] == there
+    told = second.manager.history.checkpoints[0]
+    (seen,) = [info for info in first.manager.history.checkpoints if info.id == told.id]
+    assert (told.status, told.kind) == ("completed", "checkpoint")
+    assert told.subtasks == tuple(replace(part, start_delay_ms=None) for part in seen.subtasks)
+    assert second.manager.history.totals.completed == len(there) > 1
+
+
+def test_what_was_written_down_and_what_was_not_are_counted_once_each() -> None:
+    """C6: the page lags behind the newest checkpoints of a driver that is killed."""
+    store = MemoryStore()
+    first = Job(NumberSource(FOREVER), ListSink(), store=store)
+    first.until(first.completed(3))
+    first.clock.now_ms += 2_000
+    first.until(lambda: bool(pages(store)) and not first.manager.history.has_unsaved)
+    first.until(first.completed(first.manager.history.completed_total + 2))
+    second = Job(NumberSource(FOREVER), first.sink, store=store, driver="b")
+    second.until(lambda: second.manager.status == "running")
+    told = second.manager.history
+    assert max(metadata(store)) == told.checkpoints[0].id
+    assert told.totals.completed == first.manager.history.completed_total
+    third = Job(NumberSource(FOREVER), first.sink, store=store, driver="c")
+    third.until(lambda: third.manager.status == "running")
+    assert third.manager.history.totals.completed >= told.totals.completed
 
 
 def test_a_damaged_history_warns_and_hinders_nothing(caplog: pytest.LogCaptureFixture) -> None:

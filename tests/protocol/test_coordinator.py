@@ -418,6 +418,32 @@ def test_a_completed_checkpoint_reserves_more_ids() -> None:
     assert made.ids_until == 1 + IDS_RESERVED
 
 
+@pytest.mark.parametrize("tolerable", [0, 150, 1_000])
+def test_the_ids_that_are_reserved_last_for_all_failures_that_are_tolerated(tolerable: int) -> None:
+    """B6, C7: the attempt ends for what was configured, and not for want of ids."""
+    made = running(tolerable_failures=tolerable)
+    made.ids_until = n(1 + made.config.ids_reserved)
+    failures, now_ms = 0, 0.0
+    failed: list[FailAttempt] = []
+    while not failed:
+        now_ms += 100.0
+        (trigger,) = made.tick(now_ms)
+        assert isinstance(trigger, SendTrigger), trigger
+        actions = made.declined(E1, trigger.checkpoint, "disk full", now_ms + 1)
+        failures += 1
+        failed = [action for action in actions if isinstance(action, FailAttempt)]
+    assert failures == tolerable + 1
+    assert f"{tolerable} tolerated" in failed[0].reason
+
+
+def test_a_completed_checkpoint_reserves_ids_for_tolerated_failures_too() -> None:
+    """C7."""
+    made = triggered(tolerable_failures=500)
+    made.ids_until = n(2)
+    complete(made, n(1), 110.0)
+    assert made.ids_until == 1 + IDS_RESERVED + 500
+
+
 # ---- last snapshots
 
 
@@ -483,6 +509,15 @@ def test_unaligned_checkpoints_are_urgent_from_the_start() -> None:
     made = running(unaligned=True)
     assert made.tick(100.0) == [SendTrigger(n(1), CHECKPOINT, urgent=True)]
     assert made.live() == (Live(n(1), CHECKPOINT, urgent=True),)
+
+
+def test_with_no_patience_for_alignment_a_checkpoint_is_urgent_from_the_start() -> None:
+    """B8: there is nothing to wait for, so nobody is told twice."""
+    made = running(aligned_timeout_ms=0.0)
+    assert made.tick(100.0) == [SendTrigger(n(1), CHECKPOINT, urgent=True)]
+    assert made.tick(101.0) == []
+    made = running(aligned_timeout_ms=0.0)
+    assert made.request_last(FINAL, 10.0) == [SendTrigger(n(1), FINAL)], "B9"
 
 
 @pytest.mark.parametrize(("now_ms", "hurries"), [(149.0, False), (150.0, True), (151.0, True)])

@@ -24,6 +24,7 @@ from penstock.protocol.lifecycle import (
     JobMachine,
     LaunchWorker,
     LifecycleConfig,
+    NotReady,
     Outcome,
     RequestStop,
     Running,
@@ -584,6 +585,47 @@ def test_what_restores_a_stop_snapshot_stops_only_if_it_was_being_stopped(
     made.ready(W0, E1, {}, 4.0)
     made.ready(W1, E1, {}, 5.0)
     assert isinstance(made.phase, phase)
+
+
+# ---- deployments that hang
+
+
+@pytest.mark.parametrize(("late_ms", "fails"), [(-1.0, False), (0.0, True), (1.0, True)])
+def test_an_attempt_that_is_kept_waiting_too_long_fails(late_ms: float, fails: bool) -> None:
+    """R1: at t-1, t and t+1; the failure is counted and names who was not ready."""
+    made = deploying(deploy_timeout_ms=5_000)
+    made.ready(W0, E1, {}, 4.0)
+    now_ms = 3.0 + 5_000 + late_ms
+    actions = made.tick(now_ms)
+    assert isinstance(made.phase, Gathering if fails else Deploying)
+    if not fails:
+        assert actions == [] and made.wake_ms(now_ms) == 5_003.0
+        return
+    late, *rest = actions
+    assert isinstance(late, NotReady)
+    assert (late.attempt, late.workers) == (E1, (W1,))
+    assert "not ready within 5 s: the worker of slot 1." in late.reason
+    assert rest == [AttemptOver(E1), SendDrop(W0, E1), SendDrop(W1, E1)]
+    assert made.failures_ms == [now_ms]
+
+
+def test_who_is_ready_in_the_last_moment_is_ready() -> None:
+    """R1."""
+    made = deploying(deploy_timeout_ms=5_000)
+    made.ready(W0, E1, {}, 4.0)
+    made.ready(W1, E1, {}, 5_003.0)
+    assert isinstance(made.phase, Running)
+    assert AttemptOver not in kinds(made.tick(100_000.0))
+
+
+def test_a_hanging_deployment_is_tried_as_often_as_the_strategy_says() -> None:
+    """R2: it is a failure like any other."""
+    made = deploying(deploy_timeout_ms=5_000, strategy=restart.Never("no"))
+    late, over, *leaves = made.tick(6_000.0)
+    assert kinds([late, over]) == [NotReady, AttemptOver]
+    assert kinds(leaves) == [SendLeave, SendLeave]
+    assert isinstance(made.phase, Ending)
+    assert "not ready within 5 s: the workers of slots 0, 1" in made.phase.reason
 
 
 # ---- nothing relies on one message arriving

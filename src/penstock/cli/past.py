@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Iterable
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,21 +13,27 @@ from rich.table import Table
 
 from penstock.cli.views import bytes_text
 from penstock.engine.history_files import HistoryFiles
-from penstock.engine.records import Spread
+from penstock.engine.infos import at_least, was_lost
+from penstock.engine.records import CheckpointInfo, Spread
 from penstock.engine.summary import summarize
 from penstock.ports.store import CheckpointStore
 
 ROWS_SHOWN = 20
 
 
-def tell_past(store: CheckpointStore) -> dict[str, Any]:
-    """`history`, newest first, and `summary`; both empty for a job that has written none."""
+def tell_past(store: CheckpointStore, there: Iterable[CheckpointInfo]) -> dict[str, Any]:
+    """`history`, newest first, and `summary`; both empty for a job that has none. `there` are the checkpoints that lie
+    in the folder: the newest may not be in the history yet, or never, where its driver was killed."""
     past = HistoryFiles(store).load()
-    newest_first = sorted({info.id: info for info in past.checkpoints}.items(), reverse=True)
-    infos = [info for _, info in newest_first]
+    known = {info.id: info for info in past.checkpoints}
+    missing = {info.id: info for info in there if info.id not in known}
+    lost = sum(was_lost(number, min(known, default=None)) for number in missing)
+    totals = at_least(past.totals, known.values())
+    totals = replace(totals, completed=totals.completed + lost)
+    infos = [info for _, info in sorted({**known, **missing}.items(), reverse=True)]
     return {
-        "history": [asdict(info) for info in infos],
-        "summary": asdict(summarize(infos, past.totals)) if infos else {},
+        "history": [{**asdict(info), "acknowledged": info.acknowledged} for info in infos],
+        "summary": asdict(summarize(infos, totals)) if infos else {},
     }
 
 
@@ -42,21 +49,32 @@ def _show_history(history: list[dict[str, Any]], console: Console) -> None:
     title = f"history: the last {len(shown)} of {len(history)}"
     table = Table(title=title, title_justify="left")
     right = ("id", "took", "size", "in flight")
-    for name in ("id", "kind", "status", "began (UTC)", "took", "size", "in flight", "why"):
+    columns = ("id", "kind", "mode", "status", "began (UTC)", "took", "size", "in flight", "why")
+    for name in columns:
         table.add_column(name, justify="right" if name in right else "left")
     for each in shown:
         began = datetime.fromtimestamp(each["trigger_ms"] / 1_000, UTC)
         table.add_row(
             str(each["id"]),
             each["kind"],
+            each["mode"],
             each["status"],
             began.isoformat(" ", "seconds")[:19],
             f"{each['duration_ms'] or 0.0:.0f} ms",
             bytes_text(each["bytes_full"]),
             bytes_text(each["inflight_bytes"]),
-            escape(each["failure"] or ""),
+            escape(_why(each)),
         )
     console.print(table)
+
+
+def _why(told: dict[str, Any]) -> str:
+    """Why it was given up, and who kept it waiting until then."""
+    failure: str = told["failure"] or ""
+    if not told["owed"]:
+        return failure
+    count = told["acknowledged"] + told["owed"]
+    return f"{failure}; {told['acknowledged']} of {count} acknowledged, owed by {', '.join(told['owing'])}"
 
 
 def _show_summary(summary: dict[str, Any], console: Console) -> None:
@@ -81,6 +99,7 @@ def _show_summary(summary: dict[str, Any], console: Console) -> None:
 
 _MEASURED = {
     "duration_ms": "duration",
+    "start_delay_ms": "start delay, slowest subtask",
     "alignment_ms": "alignment, slowest subtask",
     "sync_ms": "synchronous part, slowest subtask",
     "async_ms": "asynchronous part, slowest subtask",

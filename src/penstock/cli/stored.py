@@ -13,9 +13,11 @@ from rich.table import Table
 from penstock.cli.past import show_past, tell_past
 from penstock.cli.views import bytes_text
 from penstock.engine.checkpoint_files import TOMBSTONE
+from penstock.engine.infos import rebuilt
+from penstock.engine.records import CheckpointInfo
 from penstock.errors import CheckpointCorrupt, ConfigError
 from penstock.protocol.ids import CheckpointId
-from penstock.protocol.snapshot import OperatorSnapshot, SubtaskSnapshot
+from penstock.protocol.snapshot import OperatorSnapshot, Segment, SubtaskSnapshot
 from penstock.redaction import redacted
 from penstock.storage.filesystem import FilesystemStore
 from penstock.wire import manifest as manifests
@@ -107,7 +109,7 @@ def _not_a_job(path: str, names: list[str]) -> str:
 def list_checkpoints(path: str) -> dict[str, Any]:
     """What can be restored now, and how it came to that: also for a job none of whose checkpoints completed."""
     stored = find_stored(path)
-    past = tell_past(stored.store)
+    past = tell_past(stored.store, [_rebuilt(each, stored.store) for each in stored.manifests])
     if not past["history"]:
         stored = open_stored(path)
     return {
@@ -127,8 +129,16 @@ def _summary(manifest: Manifest, store: FilesystemStore) -> dict[str, Any]:
         "bytes": manifest.bytes_total,
         "parallelism": manifest.parallelism,
         "operators": [operator.name for operator in manifest.operators],
-        "path": f"{store.root}/{paths.checkpoint_folder(manifest.checkpoint)}",
+        "path": _path(manifest, store),
     }
+
+
+def _path(manifest: Manifest, store: FilesystemStore) -> str:
+    return f"{store.root}/{paths.checkpoint_folder(manifest.checkpoint)}"
+
+
+def _rebuilt(manifest: Manifest, store: FilesystemStore) -> CheckpointInfo:
+    return rebuilt(manifest, _path(manifest, store))
 
 
 def show_checkpoints(found: dict[str, Any], console: Console) -> None:
@@ -164,17 +174,22 @@ def describe_checkpoint(path: str) -> dict[str, Any]:
     if stored.damaged and not stored.manifests:
         raise CheckpointCorrupt(stored.damaged[-1].reason)
     manifest = stored.manifests[-1]
+    parts = _in_order(manifest)
     return {
         **_summary(manifest, stored.store),
+        **{f"{name}_total": sum(part[name] for part in parts) for name in _ADDED_UP},
         "job": manifest.job,
         "attempt": manifest.attempt,
         "max_parallelism": manifest.max_parallelism,
         "files": list(manifest.files),
-        "parts": _in_order(manifest),
+        "parts": parts,
         "damaged": [
             each.told() for each in stored.damaged if each.checkpoint > manifest.checkpoint
         ],
     }
+
+
+_ADDED_UP = ("rows", "bytes", "inflight_rows", "inflight_bytes")
 
 
 def _in_order(manifest: Manifest) -> list[dict[str, Any]]:
@@ -185,14 +200,19 @@ def _in_order(manifest: Manifest) -> list[dict[str, Any]]:
 
 
 def _parts(snapshot: SubtaskSnapshot) -> Iterator[dict[str, Any]]:
-    for name, operator in snapshot.operators.items():
+    """Rows in flight count for the operator that they were on their way to, the first of its chain."""
+    flying = {entry.operator: OperatorSnapshot() for entry in snapshot.inflight}
+    for name, operator in {**flying, **snapshot.operators}.items():
+        inflight = [entry.segment for entry in snapshot.inflight if entry.operator == name]
         yield {
             "operator": name,
             "subtask": snapshot.subtask.index,
             "finished": snapshot.finished,
             "segments": _segments(operator),
-            "rows": sum(block.rows for each in operator.segments for block in each.blocks),
+            "rows": sum(map(_rows, operator.segments)),
             "bytes": sum(each.bytes_total for each in operator.segments),
+            "inflight_rows": sum(map(_rows, inflight)),
+            "inflight_bytes": sum(each.bytes_total for each in inflight),
             "source_lanes": len(operator.lanes),
             "transactions": len(operator.transactions),
         }
@@ -204,11 +224,15 @@ def _segments(operator: OperatorSnapshot) -> list[dict[str, Any]]:
             "state": each.state,
             "file": each.file or None,
             "blocks": len(each.blocks),
-            "rows": sum(block.rows for block in each.blocks),
+            "rows": _rows(each),
             "bytes": each.bytes_total,
         }
         for each in operator.segments
     ]
+
+
+def _rows(segment: Segment) -> int:
+    return sum(block.rows for block in segment.blocks)
 
 
 def show_checkpoint(found: dict[str, Any], console: Console) -> None:
@@ -223,20 +247,36 @@ def show_checkpoint(found: dict[str, Any], console: Console) -> None:
     console.print(
         f"checkpoint {found['id']} of job {found['job']} ({found['kind']}), completed "
         f"{found['completed']}, attempt {found['attempt']}, parallelism {found['parallelism']} of "
-        f"{found['max_parallelism']}, {bytes_text(found['bytes'])} of state in "
-        f"{len(found['files'])} files besides its metadata",
+        f"{found['max_parallelism']}, {bytes_text(found['bytes_total'])} of state"
+        f"{_in_flight(found)} in {len(found['files'])} files besides its metadata",
         soft_wrap=True,
     )
+    _show_parts(found["parts"], console)
+
+
+def _in_flight(found: dict[str, Any]) -> str:
+    if not found["inflight_rows_total"]:
+        return ""
+    size = bytes_text(found["inflight_bytes_total"])
+    return f" and {found['inflight_rows_total']:,} rows in flight ({size})"
+
+
+def _show_parts(parts: list[dict[str, Any]], console: Console) -> None:
     table = Table()
-    for name in ("operator", "subtask", "state", "rows", "size", "lanes", "to commit"):
+    flying = (
+        ("rows in flight", "their size") if any(part["inflight_rows"] for part in parts) else ()
+    )
+    for name in ("operator", "subtask", "state", "rows", "size", *flying, "lanes", "to commit"):
         table.add_column(name, justify="left" if name in ("operator", "state") else "right")
-    for part in found["parts"]:
+    for part in parts:
+        rows, size = f"{part['inflight_rows']:,}", bytes_text(part["inflight_bytes"])
         table.add_row(
             part["operator"],
             str(part["subtask"]),
             ", ".join(each["state"] for each in part["segments"]),
             f"{part['rows']:,}",
             bytes_text(part["bytes"]),
+            *((rows, size) if flying else ()),
             str(part["source_lanes"]),
             str(part["transactions"]),
         )

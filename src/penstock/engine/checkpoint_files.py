@@ -9,7 +9,7 @@ is there, or a tombstone takes its place and it never will be.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from penstock.engine.history_files import HistoryFiles
 from penstock.errors import CheckpointCorrupt, JobFenced, StorageError
@@ -40,11 +40,14 @@ class RestorePoint:
     manifest: Manifest | None
     origin: str = ""
     warnings: tuple[str, ...] = ()
+    ids_reserved: int = IDS_RESERVED
+    older: tuple[Manifest, ...] = ()
+    """Of the kept ones below the restored one, oldest first."""
 
     @property
     def ids_until(self) -> CheckpointId:
         """The attempt may use the ids below this one."""
-        return CheckpointId(self.first_id + IDS_RESERVED)
+        return CheckpointId(self.first_id + self.ids_reserved)
 
     @property
     def kind(self) -> SnapshotKind | None:
@@ -99,6 +102,7 @@ class CheckpointFiles:
         damaged: Mapping[CheckpointId, str],
         next_id: CheckpointId = FIRST_CHECKPOINT,
         misfit: Callable[[Manifest], str] = lambda _: "",
+        ids_reserved: int = IDS_RESERVED,
     ) -> RestorePoint:
         """Takes the next attempt number, looks, decides, records the decision, and looks who owns the job now.
 
@@ -117,6 +121,8 @@ class CheckpointFiles:
             raise ClaimRefused(_origin_damaged(point, damaged[NO_CHECKPOINT]))
         if point.manifest is not None and (reason := misfit(point.manifest)):
             raise ClaimRefused(reason)
+        older = tuple(found[n] for n in point.kept if n in found and n < point.restored)
+        point = replace(point, ids_reserved=ids_reserved, older=older)
         self._record(point)
         # Whoever claimed after us has either seen what we recorded, or is seen now: no id is ever used by both.
         self._check_owner(self._claimed_attempts())

@@ -13,6 +13,7 @@ from penstock.engine.spec import JobSpec
 from penstock.errors import InvariantBroken, StorageError
 from penstock.protocol.ids import NO_CHECKPOINT, AttemptId, CheckpointId, SlotId
 from penstock.protocol.messages import Deploy, SnapshotKind
+from penstock.protocol.recovery import IDS_RESERVED
 
 log = logging.getLogger("penstock")
 
@@ -27,6 +28,7 @@ class Claims:
         files: CheckpointFiles | None,
         storage: Serial,
         sinks: Iterable[Sink],
+        ids_reserved: int = IDS_RESERVED,
     ) -> None:
         self.wanted = False
         """An attempt number is to be taken as soon as storage has settled."""
@@ -37,6 +39,7 @@ class Claims:
         self._files = files
         self._storage = storage
         self._sinks = tuple(sinks)
+        self._ids_reserved = ids_reserved
         self._damaged: dict[CheckpointId, str] = {}
 
     def take(
@@ -61,6 +64,7 @@ class Claims:
                 damaged=damaged,
                 next_id=next_id,
                 misfit=lambda manifest: operators_mismatch(manifest, self._spec.plan),
+                ids_reserved=self._ids_reserved,
             ),
             claimed,
             failed,

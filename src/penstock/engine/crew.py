@@ -23,6 +23,16 @@ class Crew:
     def left(self, worker: WorkerId) -> None:
         self._processes.pop(worker, None)
 
+    def name(self, worker: WorkerId) -> str:
+        """Which one it is, for people: its part of the plan and its process, as far as they are known."""
+        member = self._machine.members.get(worker)
+        spare = member is None or member.slot is None
+        part = (
+            f"worker {worker}" if spare or member is None else f"the worker of slot {member.slot}"
+        )
+        process = self._processes.get(worker)
+        return part if process is None else f"{part} (pid {process[0]} on {process[1]})"
+
     def publish(self) -> None:
         found = [
             WorkerInfo(member.slot, *self._processes[worker])

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
+from penstock.engine.infos import at_least, rebuilt, subtask_info, was_lost, with_subtasks
 from penstock.engine.records import (
     CheckpointInfo,
     CheckpointSummary,
@@ -18,7 +20,7 @@ from penstock.engine.records import (
 from penstock.engine.summary import summarize
 from penstock.plan.physical import PhysicalPlan
 from penstock.protocol.coordinator import Aborted, Acks, Completed
-from penstock.protocol.ids import CheckpointId
+from penstock.protocol.ids import CheckpointId, SubtaskId
 from penstock.protocol.messages import SnapshotKind
 from penstock.redaction import redacted
 from penstock.wire.manifest import Manifest
@@ -34,9 +36,13 @@ class History:
         self._operators = {
             task.number: tuple(link.node.name for link in task.links) for task in plan.tasks
         }
+        self._subtasks = frozenset(plan.subtasks)
         self._pending: dict[CheckpointId, CheckpointInfo] = {}
+        self._acks: dict[CheckpointId, dict[SubtaskId, SubtaskInfo]] = {}
+        """Of those that are pending."""
         self._ended: tuple[CheckpointInfo, ...] = ()
         self._past = Totals()
+        self._past_oldest: int | None = None
         self._own = Totals()
         self._unsaved: list[CheckpointInfo] = []
         self.checkpoints: tuple[CheckpointInfo, ...] = ()
@@ -46,19 +52,39 @@ class History:
 
     # ---- what happens
 
-    def triggered(self, checkpoint: CheckpointId, kind: SnapshotKind, wall_ms: float) -> None:
-        self._pending[checkpoint] = CheckpointInfo(checkpoint, str(kind), "pending", wall_ms, None)
+    def triggered(
+        self, checkpoint: CheckpointId, kind: SnapshotKind, wall_ms: float, mode: str = ""
+    ) -> None:
+        info = CheckpointInfo(checkpoint, str(kind), "pending", wall_ms, None, mode=mode)
+        self._acks[checkpoint] = {}
+        self._pending[checkpoint] = replace(info, **self._owed(self._subtasks))
+        self._publish()
+
+    def expedited(self, checkpoint: CheckpointId) -> None:
+        """It was aligned so far."""
+        if (info := self._pending.get(checkpoint)) is not None:
+            self._pending[checkpoint] = replace(info, mode="expedited")
+            self._publish()
+
+    def acked(self, checkpoint: CheckpointId, acks: Acks, arrived_ms: float) -> None:
+        """`acks` are all so far; those that are new came `arrived_ms` after the trigger."""
+        info = self._pending.get(checkpoint)
+        known = self._acks.get(checkpoint, {})
+        news = acks.keys() - known.keys()
+        if info is None or not news:
+            return
+        for subtask in news:
+            operators = self._operators.get(subtask.task, ())
+            known[subtask] = subtask_info(operators, acks[subtask], arrived_ms)
+        told = with_subtasks(info, (each for _, each in sorted(known.items())))
+        self._pending[checkpoint] = replace(told, **self._owed(self._subtasks - known.keys()))
         self._publish()
 
     def completed(self, event: Completed, path: str | None) -> None:
+        took_ms = event.ended_ms - event.triggered_ms
+        self.acked(event.permit.checkpoint, event.acks, took_ms)
         self._own = replace(self._own, completed=self._own.completed + 1)
-        self._end(
-            event.permit.checkpoint,
-            status="completed",
-            duration_ms=event.ended_ms - event.triggered_ms,
-            path=path,
-            **self._sizes(event.acks),
-        )
+        self._end(event.permit.checkpoint, status="completed", duration_ms=took_ms, path=path)
 
     def aborted(self, event: Aborted) -> None:
         detail = f": {redacted(event.detail)}" if event.detail else ""
@@ -68,6 +94,7 @@ class History:
             status="aborted",
             duration_ms=event.ended_ms - event.triggered_ms,
             failure=f"{event.reason}{detail}",
+            **self._owed(event.owed),
         )
 
     def failed(self, failure: ExceptionInfo) -> None:
@@ -88,24 +115,17 @@ class History:
         own = {info.id for info in self._ended}
         older = [info for info in past if info.id not in own]
         self.past_id = max((info.id for info in older), default=self.past_id)
-        self._past = totals
+        self._past_oldest = min((info.id for info in older), default=None)
+        self._past = at_least(totals, older)
         self._ended = _newest((*older, *self._ended))
         self._publish()
 
     def add_missing(self, manifest: Manifest, path: str | None) -> None:
         """A checkpoint that exists and that its driver had no time to write down."""
-        if self.find(manifest.checkpoint) is not None:
+        known = self.find(manifest.checkpoint) is not None
+        if known or not was_lost(manifest.checkpoint, self._past_oldest):
             return
-        acks = {snapshot.subtask: snapshot for snapshot in manifest.snapshots}
-        info = CheckpointInfo(
-            manifest.checkpoint,
-            str(manifest.kind),
-            "completed",
-            manifest.trigger_ms,
-            manifest.completed_ms - manifest.trigger_ms,
-            path=path,
-            **self._sizes(acks),  # type: ignore[arg-type]
-        )
+        info = rebuilt(manifest, path)
         self._past = replace(self._past, completed=self._past.completed + 1)
         self.past_id = max(self.past_id, info.id)
         self._ended = _newest((info, *self._ended))
@@ -154,6 +174,7 @@ class History:
 
     def _end(self, checkpoint: CheckpointId, **changes: object) -> None:
         info = self._pending.pop(checkpoint, None)
+        self._acks.pop(checkpoint, None)
         if info is not None:
             ended = replace(info, **changes)  # type: ignore[arg-type]
             self._ended = (*self._ended, ended)[-CHECKPOINTS_KEPT:]
@@ -164,30 +185,11 @@ class History:
         pending = [info for _, info in sorted(self._pending.items(), reverse=True)]
         self.checkpoints = (*pending, *reversed(self._ended))
 
-    def _sizes(self, acks: Acks) -> dict[str, object]:
-        subtasks = self._subtasks(acks)
-        written = sum(entry.bytes_written for entry in subtasks)
-        return {
-            "bytes_full": written,
-            "bytes_incremental": written,
-            "inflight_bytes": sum(entry.inflight_bytes for entry in subtasks),
-            "subtasks": subtasks,
-        }
-
-    def _subtasks(self, acks: Acks) -> tuple[SubtaskInfo, ...]:
-        return tuple(
-            SubtaskInfo(
-                self._operators.get(subtask.task, ()),
-                subtask.index,
-                snapshot.timings.alignment_ms,
-                snapshot.timings.sync_ms,
-                snapshot.timings.async_ms,
-                snapshot.timings.bytes_written,
-                snapshot.timings.inflight_bytes,
-                snapshot.timings.alignment_rows,
-            )
-            for subtask, snapshot in sorted(acks.items())
-        )
+    def _owed(self, owed: Iterable[SubtaskId]) -> dict[str, Any]:
+        owed = frozenset(owed)
+        tasks = sorted({subtask.task for subtask in owed})
+        names = [name for task in tasks for name in self._operators.get(task, ())]
+        return {"owed": len(owed), "owing": tuple(names)}
 
 
 def _newest(infos: Iterable[CheckpointInfo]) -> tuple[CheckpointInfo, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 from penstock.engine.checkpoint_files import RestorePoint
 from penstock.engine.history import History
@@ -16,9 +17,10 @@ from penstock.engine.serial import Serial
 from penstock.protocol.ids import AttemptId
 from penstock.redaction import redacted
 from penstock.wire import paths
+from penstock.wire.manifest import Manifest
 
 PAUSE_MS = 1_000.0
-"""Between two writes: what a killed driver loses at most, besides the checkpoint that is restored."""
+"""Between two writes: what a killed driver loses at most, without the checkpoints that the next one finds."""
 
 LOAD_TRIES_MAX = 3
 
@@ -70,22 +72,30 @@ class HistoryLog:
     def restored(self, point: RestorePoint) -> None:
         """An attempt was claimed, with what it goes on from."""
         if point.manifest is not None:
-            self._history.restored(self._path(point))
+            path = self._path(point.manifest, point.origin)
+            self._history.restored(path)
+            self._tell(point.manifest, path)
         if self._first is None:
             self._first = point
             self._complete()
 
+    def _tell(self, manifest: Manifest, path: str | None) -> None:
+        taken = datetime.fromtimestamp(manifest.completed_ms / 1_000, UTC)
+        when = taken.isoformat(" ", "seconds")[:19]
+        number, where = manifest.checkpoint, f" ({path})" if path else ""
+        log.info("job %s: goes on from checkpoint %s of %s UTC%s", self._job, number, when, where)
+
     def _complete(self) -> None:
         """What the last driver completed and had no time to write down is known from what this one restores."""
         point = self._first
-        if self._loaded and point is not None and point.manifest is not None and not point.origin:
-            self._history.add_missing(point.manifest, self._path(point))
+        if not self._loaded or point is None or point.manifest is None or point.origin:
+            return
+        for manifest in (*point.older, point.manifest):
+            self._history.add_missing(manifest, self._path(manifest))
 
-    def _path(self, point: RestorePoint) -> str | None:
-        root = redacted(point.origin) or self._location
-        if point.manifest is None or not root:
-            return None
-        return f"{root}/{paths.checkpoint_folder(point.manifest.checkpoint)}"
+    def _path(self, manifest: Manifest, origin: str = "") -> str | None:
+        root = redacted(origin) or self._location
+        return f"{root}/{paths.checkpoint_folder(manifest.checkpoint)}" if root else None
 
     # ---- the present
 

@@ -18,6 +18,7 @@ from penstock.engine.claiming import Claims, may_pass
 from penstock.engine.crew import Crew
 from penstock.engine.durable import Durable
 from penstock.engine.history import History
+from penstock.engine.infos import mode_of
 from penstock.engine.later import Later
 from penstock.engine.manifests import make_manifest
 from penstock.engine.persisting import unsettled
@@ -103,7 +104,10 @@ class JobManager:
         self._troubles = Troubles(spec.job, self.history, clock)
         self._crew = Crew(self.machine, workers)
         self._progress = Progress(spec.plan)
-        self._claims = Claims(spec, config.wish, files, self._storage, sinks.values())
+        self._ids_reserved = config.coordinator.ids_reserved
+        self._claims = Claims(
+            spec, config.wish, files, self._storage, sinks.values(), self._ids_reserved
+        )
         self._durable = self._open(files) if files is not None else None
         self._decline_traceback = ""
         """Of the refusal that is being handled: a later failure has nothing to do with it."""
@@ -223,12 +227,7 @@ class JobManager:
                 self._obey(self.machine.joined(worker, launch, now_ms))
                 self._crew.publish()
             case Left(worker, reason):
-                member = self.machine.members.get(worker)
-                if member is not None and member.attempt is not None and not self._ending():
-                    self._troubles.note(f"WorkerLost: {reason}", member.attempt)
-                self._crew.left(worker)
-                self._obey(self.machine.left(worker, reason, now_ms))
-                self._crew.publish()
+                self._on_left(worker, reason, now_ms)
             case LaunchEnded(launch, reason, cancelled=True):
                 self._on_cancelled(launch, reason, now_ms)
             case LaunchEnded(launch, reason, fatal):
@@ -237,6 +236,15 @@ class JobManager:
                 self._obey(self.machine.launch_ended(launch, reason, fatal, now_ms))
             case Received(worker, message):
                 self._on_message(worker, message, now_ms)
+
+    def _on_left(self, worker: WorkerId, reason: str, now_ms: float) -> None:
+        member = self.machine.members.get(worker)
+        told = f"{self._crew.name(worker)}: {reason}"
+        if member is not None and member.attempt is not None and not self._ending():
+            self._troubles.note(f"WorkerLost: {told}", member.attempt)
+        self._crew.left(worker)
+        self._obey(self.machine.left(worker, told, now_ms))
+        self._crew.publish()
 
     def _on_cancelled(self, launch: int, reason: str, now_ms: float) -> None:
         """Somebody else had Spark cancel the job of a worker."""
@@ -258,7 +266,9 @@ class JobManager:
             case Failed():
                 self._on_failed(message, now_ms)
             case Ack(attempt, checkpoint, parts):
-                self._coordinate(coordinator.acked(attempt, checkpoint, parts, now_ms))
+                actions = coordinator.acked(attempt, checkpoint, parts, now_ms)
+                self._note_acks(checkpoint, now_ms)
+                self._coordinate(actions)
             case Decline(attempt, checkpoint, reason, where, overflow):
                 self._decline_traceback = where
                 actions = coordinator.declined(attempt, checkpoint, reason, now_ms, overflow)
@@ -275,6 +285,11 @@ class JobManager:
                     self._progress.status(message)
                 self._on_finished(attempt, finished, now_ms)
                 self._on_committed(attempt, slot, committed, now_ms)
+
+    def _note_acks(self, checkpoint: CheckpointId, now_ms: float) -> None:
+        pending = self.coordinator.unfinished.get(checkpoint)
+        if pending is not None:
+            self.history.acked(checkpoint, pending.acks, now_ms - pending.triggered_ms)
 
     def _on_failed(self, message: Failed, now_ms: float) -> None:
         if message.attempt != self._present_attempt():
@@ -308,7 +323,7 @@ class JobManager:
         for action in actions:
             self._obey_one(action)
 
-    def _obey_one(self, action: lifecycle.Action) -> None:  # noqa: C901 (one line per case)
+    def _obey_one(self, action: lifecycle.Action) -> None:  # noqa: C901, PLR0912 (one line per case)
         match action:
             case lifecycle.LaunchWorker(launch):
                 self._workers.launch(launch, f"worker {launch + 1}")
@@ -332,6 +347,9 @@ class JobManager:
                     self._progress.metrics = {}
                     self._tell_restart()
                 self._coordinate(self.coordinator.attempt_ended(self._now()))
+            case lifecycle.NotReady(attempt, workers, reason):
+                late = ", ".join(self._crew.name(worker) for worker in workers)
+                self._troubles.note(f"DeployTimeout: {reason}. Late: {late}", attempt)
             case lifecycle.RequestStop():
                 self._coordinate(self.coordinator.request_last(SnapshotKind.STOP, self._now()))
             case lifecycle.JobEnded(outcome, reason):
@@ -390,9 +408,11 @@ class JobManager:
     def _coordinate_one(self, action: snapshots.Action) -> None:  # noqa: C901, PLR0912 (one line per case)
         match action:
             case snapshots.SendTrigger(checkpoint, kind, urgent):
-                self.history.triggered(checkpoint, kind, self._clock.wall_ms())
+                how = mode_of(self._spec.mode, urgent)
+                self.history.triggered(checkpoint, kind, self._clock.wall_ms(), how)
                 self._tell_running(lambda attempt: Trigger(attempt, checkpoint, kind, urgent))
             case snapshots.Expedite(checkpoint, kind):
+                self.history.expedited(checkpoint)
                 self._tell_running(lambda attempt: Trigger(attempt, checkpoint, kind, urgent=True))
             case snapshots.SendAbort(checkpoint):
                 self._tell_running(lambda attempt: Abort(attempt, checkpoint))
@@ -425,7 +445,7 @@ class JobManager:
             self._persisted(attempt, action.checkpoint, True)
             return
         self._durable.persist(
-            make_manifest(self._spec, action, attempt, self._clock),
+            make_manifest(self._spec, action, attempt, self._clock, self._ids_reserved),
             lambda exists: self._persisted(attempt, action.checkpoint, exists),
             self._may_not_persist,
         )

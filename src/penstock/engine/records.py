@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
+
+MESSAGE_CHARS_SHOWN = 120
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class SubtaskInfo:
     """One subtask's part of a checkpoint. `operators` are the names in its chain."""
 
@@ -19,9 +21,20 @@ class SubtaskInfo:
     """Rows that were on their way to it and are part of an unaligned checkpoint."""
     alignment_rows: int = 0
     """Rows that it processed between the first barrier and its snapshot."""
+    start_delay_ms: float | None = None
+    """How long the checkpoint took to reach it: from the trigger to its acknowledgement, without the three times above.
+    None where that is not known any more."""
+
+    def __repr__(self) -> str:
+        delay = "" if self.start_delay_ms is None else f"start delay {_ms(self.start_delay_ms)}, "
+        return (
+            f"<SubtaskInfo {' > '.join(self.operators)} [{self.index}]: {delay}"
+            f"alignment {_ms(self.alignment_ms)}, sync {_ms(self.sync_ms)}, async {_ms(self.async_ms)}, "
+            f"{self.bytes_written:,} bytes>"
+        )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class CheckpointInfo:
     """One checkpoint, as `job.checkpoints()` lists it."""
 
@@ -41,6 +54,33 @@ class CheckpointInfo:
     failure: str | None = None
     """Why it was aborted."""
     subtasks: tuple[SubtaskInfo, ...] = ()
+    """Those that have acknowledged it."""
+    mode: str = ""
+    """How it is taken: `aligned`, `unaligned`, `expedited` (it took too long to align, and became unaligned) or
+    `at least once`. Empty where that is not known any more."""
+    owed: int = 0
+    """How many subtasks have not acknowledged it, or had not when it was given up."""
+    owing: tuple[str, ...] = ()
+    """The operators of those."""
+
+    @property
+    def acknowledged(self) -> int:
+        """How many subtasks have acknowledged it."""
+        return len(self.subtasks)
+
+    def waiting_text(self) -> str:
+        """Who has acknowledged it and who owes that; empty when nobody owes."""
+        if not self.owed:
+            return ""
+        count = self.acknowledged + self.owed
+        return f"{self.acknowledged} of {count} acknowledged, owed by {', '.join(self.owing)}"
+
+    def __repr__(self) -> str:
+        took = "" if self.duration_ms is None else _ms(self.duration_ms)
+        size = f"{self.bytes_full:,} bytes" if self.status == "completed" else ""
+        known = (self.status, self.mode, took, size, self.waiting_text(), self.failure)
+        kind = "" if self.kind == "checkpoint" else f" ({self.kind})"
+        return f"<CheckpointInfo {self.id}{kind}: {', '.join(text for text in known if text)}>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +94,7 @@ class Totals:
     """The path of the checkpoint that the job went on from the last time."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Spread:
     """How a number is spread over the completed checkpoints of the history."""
 
@@ -65,8 +105,12 @@ class Spread:
     p90: float
     p99: float
 
+    def __repr__(self) -> str:
+        shown = (f"{each.name}={getattr(self, each.name):,.1f}" for each in fields(self))
+        return f"<Spread {' '.join(shown)}>"
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, repr=False)
 class CheckpointSummary:
     """All checkpoints of a job together, as `job.checkpoint_summary()` gives them. A spread is None as long as no
     checkpoint has completed. Times of subtasks are those of the slowest in each checkpoint."""
@@ -85,6 +129,20 @@ class CheckpointSummary:
     alignment_ms: Spread | None = None
     sync_ms: Spread | None = None
     async_ms: Spread | None = None
+    start_delay_ms: Spread | None = None
+
+    def __repr__(self) -> str:
+        parts = [
+            f"{self.completed} completed",
+            f"{self.aborted} aborted",
+            f"{self.pending} pending",
+        ]
+        if self.restored:
+            parts.append(f"went on from one {self.restored} times")
+        if self.duration_ms is not None:
+            parts.append(f"took {_ms(self.duration_ms.avg)} on average")
+            parts.append(f"{_ms(self.duration_ms.max)} at most")
+        return f"<CheckpointSummary {', '.join(parts)}>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +155,7 @@ class WorkerInfo:
     host: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class ExceptionInfo:
     """A failure that the job met, whether it went on afterwards or not."""
 
@@ -107,6 +165,17 @@ class ExceptionInfo:
     """The name of the exception's class."""
     message: str
     operator: str = ""
-    traceback: str = field(default="", repr=False)
-    journal: tuple[str, ...] = field(default=(), repr=False)
+    traceback: str = ""
+    journal: tuple[str, ...] = ()
     """The last things that happened in the worker."""
+
+    def __repr__(self) -> str:
+        """Its first line: all of it is in `message` and `traceback`."""
+        where = f" in {self.operator!r}" if self.operator else ""
+        line = self.message.strip().partition("\n")[0]
+        shown = line if len(line) <= MESSAGE_CHARS_SHOWN else f"{line[:MESSAGE_CHARS_SHOWN]}..."
+        return f"<ExceptionInfo attempt {self.attempt}: {self.error}{where}: {shown}>"
+
+
+def _ms(time_ms: float) -> str:
+    return f"{time_ms:,.1f} ms"

@@ -23,6 +23,7 @@ def summarize(checkpoints: Sequence[CheckpointInfo], totals: Totals) -> Checkpoi
         alignment_ms=_slowest(taken, lambda subtask: subtask.alignment_ms),
         sync_ms=_slowest(taken, lambda subtask: subtask.sync_ms),
         async_ms=_slowest(taken, lambda subtask: subtask.async_ms),
+        start_delay_ms=_slowest(taken, lambda subtask: subtask.start_delay_ms),
     )
 
 
@@ -42,6 +43,10 @@ def spread(numbers: Sequence[float]) -> Spread | None:
 
 
 def _slowest(
-    taken: Sequence[CheckpointInfo], time_ms: Callable[[SubtaskInfo], float]
+    taken: Sequence[CheckpointInfo], time_ms: Callable[[SubtaskInfo], float | None]
 ) -> Spread | None:
-    return spread([max(map(time_ms, info.subtasks)) for info in taken if info.subtasks])
+    """Of the slowest subtask in each; what is not known does not count."""
+    known = [
+        [time for each in info.subtasks if (time := time_ms(each)) is not None] for info in taken
+    ]
+    return spread([max(times) for times in known if times])

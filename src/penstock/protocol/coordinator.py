@@ -36,7 +36,12 @@ class CoordinatorConfig:
     keep: int = 2
     unaligned: bool = False
     aligned_timeout_ms: float | None = None
-    """A checkpoint that is not complete after so long becomes unaligned."""
+    """A checkpoint that is not complete after so long becomes unaligned; 0: it is so from the start."""
+
+    @property
+    def ids_reserved(self) -> int:
+        """How many ids are reserved ahead: enough for all the checkpoints in a row that may fail."""
+        return IDS_RESERVED + self.tolerable_failures
 
 
 class Reason(StrEnum):
@@ -338,9 +343,10 @@ class Coordinator:
         align, self._align_next = self._align_next, False
         if align or kind is not SnapshotKind.CHECKPOINT:
             return False, None
-        if self.config.unaligned or self.config.aligned_timeout_ms is None:
+        patience_ms = self.config.aligned_timeout_ms
+        if self.config.unaligned or patience_ms is None:
             return self.config.unaligned, None
-        return False, now_ms + self.config.aligned_timeout_ms
+        return (True, None) if patience_ms <= 0 else (False, now_ms + patience_ms)
 
     # ---- answers
 
@@ -402,7 +408,8 @@ class Coordinator:
         self.completed = sorted([*self.completed, checkpoint])
         self.failures_in_a_row = 0
         if self.ids_until is not None:
-            self.ids_until = max(self.ids_until, CheckpointId(checkpoint + IDS_RESERVED))
+            reserved = CheckpointId(checkpoint + self.config.ids_reserved)
+            self.ids_until = max(self.ids_until, reserved)
         self._last_end_ms = now_ms
         if pending.kind is not SnapshotKind.CHECKPOINT:
             self._done_kind = pending.kind

@@ -8,7 +8,7 @@ reason, every worker drops it, lost workers are replaced, and the next attempt i
 
 *Gathering* waits for three things: a clean worker for every slot, old attempts dropped everywhere, and the delay that
 the restart strategy asks for. *Claiming* takes the next attempt number and finds what to restore: storage decides.
-Nothing runs before every worker of the plan has said Ready.
+Nothing runs before every worker of the plan has said Ready; an attempt that somebody keeps waiting too long fails.
 
 Somebody who cancels the Spark job of a worker from outside makes no failure of the job: the worker is replaced at once,
 everybody goes back to the newest checkpoint, and the restart strategy does not hear of it.
@@ -48,6 +48,8 @@ class LifecycleConfig:
     spare_workers: int = 0
     strategy: restart.Strategy = restart.Exponential()
     slot_timeout_ms: int = 30_000
+    deploy_timeout_ms: int = 600_000
+    """How long workers may take to open and restore what they were given."""
     goes_on: bool = True
     """False without checkpoints: there is nothing to go on from, so every lost worker ends the job."""
 
@@ -74,6 +76,7 @@ class Deploying:
     kind: SnapshotKind | None
     owed: frozenset[WorkerId]
     endpoints: Mapping[int, Mapping[str, str]]
+    until_ms: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +159,15 @@ class AttemptOver:
 
 
 @dataclass(frozen=True, slots=True)
+class NotReady:
+    """For the history: the attempt fails because these workers kept it waiting."""
+
+    attempt: AttemptId
+    workers: tuple[WorkerId, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class RequestStop:
     """Ask the coordinator for the last snapshot of a job that a person stops."""
 
@@ -176,6 +188,7 @@ Action: TypeAlias = (
     | SendLeave
     | AttemptRuns
     | AttemptOver
+    | NotReady
     | RequestStop
     | JobEnded
 )
@@ -336,7 +349,8 @@ class JobMachine:
         self.attempts += 1
         for worker, slot in crew.items():
             self.members[worker] = replace(self.members[worker], slot=slot, attempt=attempt)
-        self.phase = Deploying(attempt, restored, kind, frozenset(crew), {})
+        until_ms = now_ms + self.config.deploy_timeout_ms
+        self.phase = Deploying(attempt, restored, kind, frozenset(crew), {}, until_ms)
         return [SendDeploy(worker, slot, attempt) for worker, slot in crew.items()]
 
     def claim_failed(self, reason: str, fatal: bool, now_ms: float) -> list[Action]:
@@ -396,7 +410,7 @@ class JobMachine:
         match self.phase:
             case Gathering(since, not_before, drop_until):
                 times += [not_before, drop_until, since + self.config.slot_timeout_ms]
-            case Ending(until_ms=until):
+            case Deploying(until_ms=until) | Ending(until_ms=until):
                 times.append(until)
             case _:
                 pass
@@ -407,7 +421,7 @@ class JobMachine:
         match self.phase:
             case Gathering():
                 return self._drops()
-            case Deploying(attempt, _, _, owed, _):
+            case Deploying(attempt, owed=owed):
                 members = self.members
                 return [
                     SendDeploy(worker, slot, attempt)
@@ -433,6 +447,8 @@ class JobMachine:
                 return self._try_claim(self.phase, now_ms)
             case Deploying(attempt, restored, kind, owed, endpoints) if not owed:
                 return self._all_ready(attempt, restored, kind, endpoints, now_ms)
+            case Deploying(until_ms=until) if now_ms >= until:
+                return self._not_ready(self.phase, now_ms)
             case Ending():
                 return self._finish_ending(now_ms)
             case _:
@@ -470,6 +486,17 @@ class JobMachine:
         if self.stop_wanted:
             actions.append(RequestStop())
         return actions
+
+    def _not_ready(self, phase: Deploying, now_ms: float) -> list[Action]:
+        late = tuple(sorted(phase.owed))
+        slots = sorted(self.members[worker].slot or 0 for worker in late if worker in self.members)
+        who = "the worker of slot" if len(slots) == 1 else "the workers of slots"
+        reason = (
+            f"not ready within {self.config.deploy_timeout_ms / 1000:g} s: {who} "
+            f"{', '.join(map(str, slots))}. What hangs is an open() of a source, an operator or a sink, or "
+            "the reading of the checkpoint"
+        )
+        return [NotReady(phase.attempt, late, reason), *self._failed(reason, now_ms)]
 
     def _crew(self) -> dict[WorkerId, SlotId] | None:
         """A clean worker for every slot, each in the slot it had; None when there are too few."""

@@ -19,7 +19,7 @@ from penstock.protocol.ids import NO_CHECKPOINT, AttemptId, CheckpointId
 from penstock.protocol.messages import SnapshotKind
 
 IDS_RESERVED = 100
-"""How many ids an attempt, and every completed checkpoint, reserves ahead."""
+"""How many ids an attempt, and every completed checkpoint, reserves ahead, besides one per tolerated failure."""
 
 
 @dataclass(frozen=True, slots=True)
