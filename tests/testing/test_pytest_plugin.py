@@ -70,3 +70,40 @@ def test_the_options_are_explained() -> None:
     )
     assert "--penstock-seeds=N" in done.stdout
     assert "--penstock-seed=SEED" in done.stdout
+
+
+PLAIN = """
+import penstock as pen
+from penstock.testing import simulate, sink_conformance
+from tests.testing.shop import ShopSink, shop, shown
+
+
+def test_bad():
+    simulate(shop("commits twice"), read=shown)
+
+
+def test_always_raises():
+    def fails(row):
+        raise ZeroDivisionError("a mistake of mine")
+
+    simulate(pen.from_rows([(1,)], "a BIGINT").map(fails))
+
+
+def test_bad_sink():
+    def read_back(sink):
+        return []
+
+    sink_conformance(lambda: ShopSink("commits twice"), read_back)
+"""
+
+
+def test_a_failing_test_shows_the_report_and_no_frames_of_penstock(tmp_path: Path) -> None:
+    (tmp_path / "test_plain.py").write_text(PLAIN)
+    for name in ("test_plain.py", "test_shop.py::test_bad"):
+        done = run_pytest(tmp_path, name)
+        assert done.returncode == 1, done.stdout + done.stderr
+        assert "src/penstock/testing" not in done.stdout
+        assert "breaks a rule" in done.stdout
+    everything = run_pytest(tmp_path, "test_plain.py").stdout
+    assert "a mistake of mine" in everything
+    assert "E       AssertionError: " in everything

@@ -10,6 +10,9 @@ import pytest
 
 import penstock as pen
 from penstock.testing import FAULTS, Faults, SimulationFailed, last_per, simulate
+from penstock.testing.schedule import undisturbed
+from penstock.testing.stage import Stage
+from penstock.testing.swarm import chooser
 from tests.testing.shop import orders, shop, shown
 
 
@@ -63,6 +66,22 @@ def test_user_code_that_always_raises_is_shown_as_it_is() -> None:
         simulate(orders().map_batches(fails))
     assert "a mistake of mine" in str(failed.value)
     assert "in fails" in str(failed.value)
+
+
+def test_an_error_that_takes_other_workers_along_is_shown_and_not_theirs() -> None:
+    """A worker that fails closes its channels; what the others say about that is no cause."""
+
+    def as_dictionary(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch.set_column(0, "customer", batch["customer"].dictionary_encode())
+
+    def build() -> pen.Stream:
+        stream = orders().map_batches(as_dictionary).rebalance()
+        return stream.map_batches(lambda batch: batch).rebalance().map_batches(lambda batch: batch)
+
+    for seed in range(1, 13):
+        stage = Stage(build, chooser(()), 2, None, None, None, None)
+        with pytest.raises(SimulationFailed, match="without any fault: SchemaError in 'map_"):
+            undisturbed(stage, seed)
 
 
 def test_rows_without_a_single_right_answer_are_refused_with_a_way_out() -> None:

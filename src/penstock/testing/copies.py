@@ -25,6 +25,8 @@ from penstock.shells.sim.world import World
 from penstock.shells.spark.shipping import Packer, pack_with
 from penstock.testing.outside import Outside
 
+__tracebackhide__ = True
+"""pytest shows the report, and not how it came about."""
 Thing = TypeVar("Thing")
 CALLED = (Sink, SinkCommitter, SinkWriter, Source, SourceReader)
 FUNCTIONS = ("process", "process_batch")

@@ -25,6 +25,7 @@ def text(row: dict[str, Any]) -> str:
 
 def require_equal(have: Rows, want: Rows, when: str) -> None:
     """Raises an `AssertionError` that says what is lost and what is too much."""
+    __tracebackhide__ = True
     if have != want:
         raise AssertionError(f"{when}: {differing(have, want)}")
 

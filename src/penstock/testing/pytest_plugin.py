@@ -52,6 +52,7 @@ def penstock_simulate(request: pytest.FixtureRequest) -> Callable[..., Report]:
 
     def run(pipeline: Any, **options: Any) -> Report:
         """A failing test says how to see it again."""
+        __tracebackhide__ = True
         from penstock.errors import SimulationFailed
 
         given: Iterable[int] = options.pop("seeds", seeds)

@@ -16,6 +16,9 @@ from penstock.testing.outside import calm
 from penstock.testing.stage import Play, Stage
 from penstock.testing.world import UserWorld
 
+__tracebackhide__ = True
+"""pytest shows the report, and not how it came about."""
+
 
 @dataclass(frozen=True)
 class Schedule:
@@ -68,7 +71,7 @@ def expect(stage: Stage) -> Expected:
     """Two undisturbed runs, cut into other batches and on other subtasks, must agree, or there is nothing to compare
     a disturbed one with."""
     stage.check()
-    first, second = _undisturbed(stage, 1), _undisturbed(stage, 2)
+    first, second = undisturbed(stage, 1), undisturbed(stage, 2)
     for name, view in first.committed.items():
         wrong = difference(second.committed[name], view)
         if wrong is not None:
@@ -82,7 +85,7 @@ def expect(stage: Stage) -> Expected:
     return first
 
 
-def _undisturbed(stage: Stage, seed: int) -> Expected:
+def undisturbed(stage: Stage, seed: int) -> Expected:
     with tempfile.TemporaryDirectory(prefix="penstock-sim-") as folder:
         play = Play(stage, Path(folder))
         world = UserWorld(seed, Luck(seed, frozenset()), play.undisturbed)
@@ -103,9 +106,9 @@ def _broken_from_the_start(world: UserWorld, finding: Finding) -> ConfigError | 
         return ConfigError(f"simulate: {finding.what}. {finding.look_at}")
     failures = world.failures()
     if finding.kind == "I27" and failures:
-        last = failures[0]
-        place = f" in {last.operator!r}" if last.operator else ""
-        told = f"{last.error}{place}: {last.message}\n{last.traceback}".rstrip()
+        first = failures[0]
+        place = f" in {first.operator!r}" if first.operator else ""
+        told = f"{first.error}{place}: {first.message}\n{first.traceback}".rstrip()
     else:
         expected, seen = "; ".join(finding.expected), "; ".join(finding.seen)
         told = f"{finding.rule}: {finding.what}\n  expected: {expected}\n  seen: {seen}\n{finding.look_at}"

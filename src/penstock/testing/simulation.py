@@ -7,22 +7,25 @@ must be what comes out of an undisturbed run. The first schedule where it is not
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 
 from penstock.api.config import CheckpointConfig, whole_number
 from penstock.errors import ConfigError, SimulationFailed
 from penstock.shells.sim.faults import Faults
+from penstock.testing.progress import Progress, progress_of
 from penstock.testing.report import Report, minimal
 from penstock.testing.schedule import Expected, Run, Schedule, expect, run
 from penstock.testing.shrink import Shrinker
 from penstock.testing.stage import GROUPS, Given, PerSink, Stage
 from penstock.testing.swarm import chooser
 
+__tracebackhide__ = True
+"""pytest shows the report, and not how it came about."""
 BATCHES = 12
 """The largest batch is this part of the input; an average one is half of that."""
 
@@ -57,11 +60,11 @@ def simulate(
         compare=compare,
     )
     wanted = _checked_seeds(seeds)
-    with _quiet():
-        return _explore(stage, wanted)
+    with _quiet(), progress_of(len(wanted)) as progress:
+        return _explore(stage, wanted, progress)
 
 
-def _explore(stage: Stage, seeds: list[int]) -> Report:
+def _explore(stage: Stage, seeds: list[int], progress: Progress) -> Report:
     began = time.perf_counter()
     expected = expect(stage)
     stage = replace(stage, batch_rows_max=max(2, expected.rows_read // BATCHES))
@@ -70,18 +73,23 @@ def _explore(stage: Stage, seeds: list[int]) -> Report:
         first = run(stage, Schedule(seed), expected)
         tried = _plus(tried, first, time.perf_counter() - began)
         if first.finding is not None:
-            raise _failure(stage, first, tried, expected)
+            raise _failure(stage, first, tried, expected, progress)
+        progress.tried(tried.schedules)
     return tried
 
 
-def _failure(stage: Stage, first: Run, tried: Report, expected: Expected) -> SimulationFailed:
-    best = Shrinker(partial(_play, stage, expected), first).shrink()
+def _failure(
+    stage: Stage, first: Run, tried: Report, expected: Expected, progress: Progress
+) -> SimulationFailed:
+    tries = itertools.count(1)
+
+    def play(schedule: Schedule) -> Run:
+        progress.shrinks(schedule.seed, next(tries))
+        return run(stage, schedule, expected)
+
+    best = Shrinker(play, first).shrink()
     report = replace(tried, finding=best.finding, minimal=minimal(best, first))
     return SimulationFailed(str(report), report)
-
-
-def _play(stage: Stage, expected: Expected, schedule: Schedule) -> Run:
-    return run(stage, schedule, expected)
 
 
 def _plus(report: Report, done: Run, seconds: float) -> Report:

@@ -13,6 +13,9 @@ from penstock.protocol.snapshot import Plain
 from penstock.testing.multiset import Rows, count, require_equal
 from penstock.testing.sink_place import Place, Where, plain
 
+__tracebackhide__ = True
+"""pytest shows what is wrong, and not how it was found."""
+
 
 def sink_conformance(
     make_sink: Callable[[], Sink],
@@ -133,20 +136,21 @@ class _SinkSuite:
     def check_abort_others(self) -> None:
         """Only what earlier attempts of this job and subtask staged goes away."""
         mine = Where(index=0, parallelism=2)
-        others = [
-            replace(mine, index=1),
-            replace(mine, operator="out-1"),
-            replace(mine, operator="out-0"),
-            replace(mine, job="another job"),
-            replace(mine, attempt=2),
-        ]
+        others = {
+            "subtask 1 of the same sink": replace(mine, index=1),
+            "another sink of the job, named 'out-1'": replace(mine, operator="out-1"),
+            "another sink of the job, named 'out-0'": replace(mine, operator="out-0"),
+            "another job": replace(mine, job="another job"),
+            "the attempt that calls it": replace(mine, attempt=2),
+        }
         place = self._place()
         kept = place.stage(mine, self.make_rows(0, 2))
         place.stage(mine, self.make_rows(100, 2))
         place.stage_open(mine, self.make_rows(200, 2))
-        foreign = [
-            place.stage(where, self.make_rows(2 + 2 * i, 2)) for i, where in enumerate(others)
-        ]
+        foreign = {
+            whose: place.stage(where, self.make_rows(2 + 2 * i, 2))
+            for i, (whose, where) in enumerate(others.items())
+        }
         staged = self.count_staged(place.sink)
         committer = place.committer(replace(mine, attempt=2))
         committer.abort_others([kept])
@@ -154,11 +158,23 @@ class _SinkSuite:
             left = self.count_staged(place.sink)
             assert left <= staged - 1, "abort_others left what an earlier attempt had prepared"
         self._sees(place, 0, "abort_others made rows visible")
-        for transaction in (kept, *foreign):
-            committer.commit(transaction)
-        self._sees(place, 2 + 2 * len(others), "what abort_others had to leave alone was committed")
-        committer.abort_others([kept, *foreign])
+        staged_by = {"this subtask, which is in `keep`": kept, **foreign}
+        for number, (whose, transaction) in enumerate(staged_by.items()):
+            self._commits_what_was_left(place, committer, transaction, 2 + 2 * number, whose)
+        committer.abort_others([kept, *foreign.values()])
         self._sees(place, 2 + 2 * len(others), "abort_others took committed rows away")
+
+    def _commits_what_was_left(
+        self, place: Place, committer: SinkCommitter, transaction: Plain, rows: int, whose: str
+    ) -> None:
+        """`rows` are visible then. Not to find it is as bad as to show nothing."""
+        must = f"abort_others of subtask 0 of 'out' must leave alone what was staged by {whose}"
+        try:
+            committer.commit(transaction)
+        except Exception as error:
+            told = f"{must}; its commit then raised {type(error).__name__}: {error}"
+            raise AssertionError(told) from error
+        self._sees(place, rows, f"{must}; it was committed then")
 
     def check_abort_after_rescale(self) -> None:
         """With fewer subtasks the remaining ones clean up for those that are gone."""

@@ -14,6 +14,8 @@ from penstock.connectors.base import EndOfInput, Source, SourceContext, SourceRe
 from penstock.protocol.snapshot import Plain
 from penstock.testing.multiset import Rows, count, require_equal
 
+__tracebackhide__ = True
+"""pytest shows what is wrong, and not how it was found."""
 PARALLELISMS = (1, 2, 3, 5)
 QUIET_AFTER_WAITS = 3
 Positions = dict[int, Plain]

@@ -38,6 +38,8 @@ from penstock.testing.watched_source import FlakyOperator, WatchedSource
 if TYPE_CHECKING:
     from penstock.testing.world import UserWorld
 
+__tracebackhide__ = True
+"""pytest shows the report, and not how it came about."""
 GROUPS = 8
 PARALLELISMS = (1, 2, 3)
 ALIGNED_TIMEOUTS_MS = (0.0, 3.0, 20.0)

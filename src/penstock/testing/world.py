@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import TYPE_CHECKING
 
+from penstock.engine.records import ExceptionInfo
+from penstock.protocol.messages import Failed, FromWorker, ToWorker
 from penstock.shells.sim.scenario import Drawn
 from penstock.shells.sim.strikes import Strikes
 from penstock.shells.sim.world import Violation, World
@@ -13,9 +14,8 @@ from penstock.testing.finding import OF_PENSTOCK, Call, Finding, rule
 from penstock.testing.luck import Luck
 from penstock.testing.outside import SimulatedFault, fault_points
 
-if TYPE_CHECKING:
-    from penstock.engine.records import ExceptionInfo
-
+CONSEQUENCES = ("ChannelLost", "CheckpointFailed", "WorkerLost")
+"""What other workers, or the driver, say when a worker has failed."""
 WHERE = {
     "commit_error": "commit",
     "prepare_error": "prepare",
@@ -30,6 +30,7 @@ class UserWorld(World):
         self.calls: list[Call] = []
         self.lines: list[tuple[float, str, str]] = []
         self.finding: Finding | None = None
+        self._raised: list[ExceptionInfo] = []
         self.rows_read = 0
         self.inside = ""
         """The kind of fault that fits to what the user's code does right now."""
@@ -78,19 +79,31 @@ class UserWorld(World):
 
     # ---- what Penstock's own checkers say, in words for users
 
+    def copies(self, message: ToWorker | FromWorker) -> int:
+        """Asked for every message: what workers raise is kept, also where a driver has given up on their attempt."""
+        if isinstance(message, Failed):
+            info = (message.attempt, message.error, message.message, message.operator)
+            self._raised.append(ExceptionInfo(self.clock.wall_ms(), *info, message.traceback))
+        return super().copies(message)
+
     def failures(self) -> list[ExceptionInfo]:
-        """What the job itself met, newest first, without what the simulation put in."""
-        met = [e for d in reversed(self.cluster.drivers) for e in d.manager.history.exceptions]
-        return [f for f in met if "simulated" not in f"{f.error} {f.message}".lower()]
+        """What the job itself met, oldest first, without what the simulation put in. Where that is known, without what
+        is only a consequence: a worker that has failed takes its channels with it."""
+        told = [e for d in self.cluster.drivers for e in d.manager.history.exceptions]
+        known = {(e.attempt, e.error, e.message) for e in self._raised}
+        met = self._raised + [e for e in told if (e.attempt, e.error, e.message) not in known]
+        own = [f for f in met if "simulated" not in f"{f.error} {f.message}".lower()]
+        own.sort(key=lambda failure: failure.time_ms)
+        return [f for f in own if f.error not in CONSEQUENCES] or own
 
     def _of_the_engine(self, problem: str) -> Finding:
         invariant, _, what = problem.partition(": ")
         if invariant not in ("I25", "I27"):
             return Finding(invariant, rule(invariant), what, (), (), OF_PENSTOCK)
-        failures = [f for f in self.failures() if f.error not in ("WorkerLost", "CheckpointFailed")]
+        failures = [f for f in self.failures() if f.error not in CONSEQUENCES]
         if not failures:
             return Finding(invariant, rule(invariant), what, (), (), OF_PENSTOCK)
-        last = failures[0]
+        last = failures[-1]
         return Finding(
             invariant,
             rule(invariant),
