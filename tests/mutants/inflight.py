@@ -12,12 +12,15 @@ import pyarrow as pa
 from penstock.engine import attempt, restoring
 from penstock.engine.attempt import Attempt
 from penstock.engine.inputs import ChannelRows, Input, Recorder
+from penstock.engine.local_channel import LocalChannel
+from penstock.engine.outputs import Output, Outputs
 from penstock.engine.subtask import Subtask
 from penstock.plan.graph import Rebalance
-from penstock.ports.channel import Batch, End, Frame
+from penstock.ports.channel import Barrier, Batch, End, Frame
 from penstock.protocol import alignment
 from penstock.protocol.alignment import Alignment, Recording
 from penstock.protocol.ids import ChannelId, CheckpointId
+from penstock.shells.sim.ports import SimChannel
 from tests.mutants.registry import simulated, swapped, tested, together
 
 NONE: frozenset[ChannelId] = frozenset()
@@ -348,3 +351,65 @@ def rescaled_rows_are_lost() -> AbstractContextManager[None]:
         original(operator, staying, inputs, plan, *rest)
 
     return swapped(attempt, "restore_inflight", restore)
+
+
+# ---- what is held back
+
+
+@tested(
+    "tests/engine/test_unaligned.py::test_nothing_new_is_made_behind_an_urgent_barrier_until_its_reader_has_processed_it"
+)
+def nothing_is_held_behind_an_urgent_barrier() -> AbstractContextManager[None]:
+    """The sender fills the channel again that its reader has just emptied: more is in flight each time (I26)."""
+    return swapped(Output, "held", property(lambda self: False))
+
+
+@simulated
+def barriers_are_never_confirmed() -> AbstractContextManager[None]:
+    """A sender waits for ever for word that its reader has come to the barrier (I25)."""
+
+    def confirm(self: Any, checkpoint: CheckpointId) -> None:
+        """Nobody hears of it."""
+
+    return together(
+        swapped(LocalChannel, "confirm", confirm), swapped(SimChannel, "confirm", confirm)
+    )
+
+
+@tested(
+    "tests/engine/test_unaligned.py::test_every_barrier_that_is_processed_is_confirmed_to_its_sender"
+)
+def a_barrier_is_confirmed_when_it_is_read() -> AbstractContextManager[None]:
+    """The rows before it are still in the queue, and the sender adds to them (I26)."""
+    original = Subtask._set_aside
+
+    def set_aside(self: Subtask, entry: Input, frame: Frame) -> None:
+        original(self, entry, frame)
+        if isinstance(frame, Barrier):
+            entry.channel.confirm(frame.checkpoint)
+
+    return swapped(Subtask, "_set_aside", set_aside)
+
+
+@tested(
+    "tests/engine/test_unaligned.py::test_a_snapshot_that_is_being_aligned_goes_before_what_would_be_held"
+)
+def a_held_output_stops_an_alignment() -> AbstractContextManager[None]:
+    """A snapshot waits for rows that a held output keeps back, and the hold for that snapshot (I25)."""
+    return swapped(Subtask, "_is_held", lambda self: self.outputs.held)
+
+
+@tested(
+    "tests/engine/test_unaligned.py::test_a_barrier_that_is_taken_out_of_the_queue_is_not_waited_for"
+)
+def a_barrier_that_was_taken_out_is_waited_for() -> AbstractContextManager[None]:
+    """The barrier of an aborted snapshot never left, and its sender waits for word of it (B11, I25)."""
+    original = Outputs.forget_barrier
+
+    def forget_barrier(self: Outputs, checkpoint: CheckpointId) -> None:
+        awaited = [output.awaited for output in self._all]
+        original(self, checkpoint)
+        for output, before in zip(self._all, awaited, strict=True):
+            output.awaited = before
+
+    return swapped(Outputs, "forget_barrier", forget_barrier)
