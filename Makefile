@@ -18,7 +18,8 @@ CHAOS_ROUNDS ?= 20
 ARGS ?=
 
 help: ## Lists what there is
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  \033[1mmake %-7s\033[0m %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@if [ -t 1 ]; then bold='\033[1m'; plain='\033[0m'; fi; awk -F ':.*## ' -v bold="$$bold" -v plain="$$plain" \
+		'/^[a-z-]+:.*## / { printf "  %smake %-7s%s %s\n", bold, $$1, plain, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(STAMP) | check-java ## Runs a job that is killed on purpose and goes on without losing a record
 	$(BIN)/penstock demo
