@@ -11,7 +11,7 @@ from penstock.engine import history_files
 from penstock.engine.history import CHECKPOINTS_KEPT, History
 from penstock.engine.history_files import PAGES_MAX, HistoryFiles
 from penstock.engine.history_pages import decode, encode, make_entry
-from penstock.engine.records import CheckpointInfo, SubtaskInfo, Totals
+from penstock.engine.records import CheckpointInfo, ExceptionInfo, SubtaskInfo, Totals
 from penstock.engine.summary import spread
 from penstock.errors import StorageError
 from penstock.plan.physical import make_plan
@@ -83,6 +83,104 @@ def test_a_checkpoint_is_told_with_the_times_and_sizes_of_each_subtask() -> None
     assert (first.alignment_ms, first.sync_ms, first.async_ms) == (4.0, 0.5, 9.0)
 
 
+def snapshot(task: int, **timings: float) -> SubtaskSnapshot:
+    return SubtaskSnapshot(SubtaskId(task, 0), {}, timings=Timings(**timings))  # type: ignore[arg-type]
+
+
+def test_a_pending_checkpoint_tells_who_has_acknowledged_it_and_who_owes_that() -> None:
+    """C6: as acknowledgements come."""
+    past = history()
+    past.triggered(CheckpointId(1), KIND, 1e12, "aligned")
+    (told,) = past.checkpoints
+    assert (told.acknowledged, told.owed, told.owing) == (0, 2, ("numbers", "work", "out"))
+    first = {SubtaskId(0, 0): snapshot(0, bytes_written=50)}
+    past.acked(CheckpointId(1), first, 20.0)
+    (told,) = past.checkpoints
+    assert (told.status, told.mode, told.bytes_full) == ("pending", "aligned", 50)
+    assert (told.acknowledged, told.owed, told.owing) == (1, 1, ("work", "out"))
+    assert [part.operators for part in told.subtasks] == [("numbers",)]
+    assert repr(told) == (
+        "<CheckpointInfo 1: pending, aligned, 1 of 2 acknowledged, owed by work, out>"
+    )
+    complete_rest = {**first, SubtaskId(1, 0): snapshot(1)}
+    past.acked(CheckpointId(1), complete_rest, 30.0)
+    (told,) = past.checkpoints
+    assert (told.acknowledged, told.owed, told.owing) == (2, 0, ())
+
+
+def test_a_failed_checkpoint_tells_who_had_acknowledged_it() -> None:
+    """C6: what kept it waiting is what people want to know."""
+    past = history()
+    past.triggered(CheckpointId(1), KIND, 1e12)
+    past.acked(CheckpointId(1), {SubtaskId(0, 0): snapshot(0)}, 20.0)
+    owed = frozenset({SubtaskId(1, 0)})
+    past.aborted(Aborted(CheckpointId(1), KIND, 0.0, 60.0, Reason.TIMEOUT, "60 ms", owed))
+    (told,) = past.checkpoints
+    assert (told.acknowledged, told.owed, told.owing) == (1, 1, ("work", "out"))
+
+
+@pytest.mark.parametrize(("arrived_ms", "delay_ms"), [(100.0, 86.5), (13.5, 0.0), (5.0, 0.0)])
+def test_what_a_subtask_did_not_spend_itself_is_its_start_delay(
+    arrived_ms: float, delay_ms: float
+) -> None:
+    """C6: never below zero, whatever the clocks of two hosts say."""
+    past = history()
+    past.triggered(CheckpointId(1), KIND, 1e12)
+    acks = {SubtaskId(1, 0): snapshot(1, alignment_ms=4.0, sync_ms=0.5, async_ms=9.0)}
+    past.acked(CheckpointId(1), acks, arrived_ms)
+    past.acked(CheckpointId(1), acks, arrived_ms + 1_000)
+    (told,) = past.checkpoints
+    assert [part.start_delay_ms for part in told.subtasks] == [delay_ms], "of its first coming"
+
+
+def test_the_summary_has_the_longest_start_delay_of_each_checkpoint() -> None:
+    """C6: one that is known from its manifest alone does not count."""
+    past = history()
+    for number, arrived_ms in ((1, 10.0), (2, 30.0)):
+        past.triggered(CheckpointId(number), KIND, 1e12)
+        past.acked(CheckpointId(number), {SubtaskId(0, 0): snapshot(0)}, 1.0)
+        acks = {SubtaskId(task, 0): snapshot(task) for task in (0, 1)}
+        past.acked(CheckpointId(number), acks, arrived_ms)
+        permit = CommitPermit(AttemptId(1), CheckpointId(number))
+        past.completed(Completed(permit, KIND, 0.0, 50.0, acks), "p")
+    past.remember([info(0)], Totals(1))
+    assert past.summary().start_delay_ms == spread([10.0, 30.0])
+
+
+def test_a_checkpoint_that_became_unaligned_is_told_as_expedited() -> None:
+    """B8, C6."""
+    past = history()
+    past.triggered(CheckpointId(1), KIND, 1e12, "aligned")
+    past.expedited(CheckpointId(1))
+    past.expedited(CheckpointId(2))
+    (told,) = past.checkpoints
+    assert (told.kind, told.mode) == ("checkpoint", "expedited")
+
+
+def test_records_are_short_to_read() -> None:
+    """C6: rounded, and without what is long."""
+    third = 100.0 / 3
+    part = replace(SUBTASK, alignment_ms=third, start_delay_ms=third)
+    assert repr(part) == (
+        "<SubtaskInfo numbers > work [0]: start delay 33.3 ms, alignment 33.3 ms, sync 0.2 ms, async 7.0 ms, "
+        "100 bytes>"
+    )
+    whole = replace(info(7, size=12_345), duration_ms=third, mode="unaligned", kind="final")
+    assert repr(whole) == "<CheckpointInfo 7 (final): completed, unaligned, 33.3 ms, 12,345 bytes>"
+    past = history()
+    past.remember([whole], Totals(1, 2, 3))
+    assert repr(past.summary()) == (
+        "<CheckpointSummary 1 completed, 2 aborted, 0 pending, went on from one 3 times, took 33.3 ms on "
+        "average, 33.3 ms at most>"
+    )
+    assert repr(spread([third])) == (
+        "<Spread min=33.3 avg=33.3 max=33.3 p50=33.3 p90=33.3 p99=33.3>"
+    )
+    failure = ExceptionInfo(1e12 / 3, 2, "ValueError", f"no\n{'x' * 500}", "work", "Traceback ...")
+    assert repr(failure) == "<ExceptionInfo attempt 2: ValueError in 'work': no>"
+    assert len(repr(replace(failure, message="y" * 500))) < 200
+
+
 def test_a_failed_checkpoint_is_told_with_its_reason() -> None:
     """C6."""
     past = history()
@@ -130,6 +228,13 @@ def test_what_earlier_drivers_saw_is_below_what_this_one_sees() -> None:
     assert past.completed_total == 1
 
 
+def test_the_totals_are_no_less_than_what_is_known() -> None:
+    """C6: the page with the newest totals may be damaged; a line may be in two pages."""
+    past = history()
+    past.remember([info(2), info(3), info(3), info(4, "aborted")], Totals(1))
+    assert (past.totals.completed, past.totals.aborted) == (2, 1)
+
+
 def test_the_history_is_bounded() -> None:
     """C6."""
     past = history()
@@ -173,6 +278,17 @@ def test_what_was_written_once_is_read_for_ever() -> None:
     assert (page.totals, page.damaged) == (Totals(5, 1, 2, "/chk/job/chk-3"), 0)
     assert [entry.info for entry in page.entries] == [info(7), info(8, "aborted")]
     assert b"".join(encode(page.totals, page.entries)) == data
+
+
+def test_what_the_second_version_wrote_is_read_for_ever() -> None:
+    """C6: it says how a checkpoint was taken, who owed it and how long it took to reach a subtask."""
+    data = GOLDEN.with_name("history-2.jsonl").read_bytes()
+    page = decode(data, "p")
+    part = replace(SUBTASK, start_delay_ms=2.5)
+    whole = replace(info(7), mode="expedited", subtasks=(part,))
+    late = replace(info(8, "aborted"), mode="aligned", subtasks=(part,), owed=1, owing=("out",))
+    assert ([entry.info for entry in page.entries], page.damaged) == ([whole, late], 0)
+    assert b"".join(encode(page.totals, [make_entry(each) for each in (whole, late)])) == data
 
 
 # ---- files

@@ -9,15 +9,17 @@ import pytest
 
 from penstock.engine.checkpoint_files import RestoreWish
 from penstock.engine.operators.base import Encoded, FrozenOperator
+from penstock.engine.spec import Mode
 from penstock.errors import StorageError
 from penstock.ports.control import LaunchEnded, Received
 from penstock.protocol import restart
 from penstock.protocol.ids import AttemptId, CheckpointId, WorkerId
 from penstock.protocol.lifecycle import Outcome
-from penstock.protocol.messages import Drop, Failed, Notify, Trigger
+from penstock.protocol.messages import Deploy, Drop, Failed, Notify, Sync, Trigger
+from penstock.protocol.recovery import IDS_RESERVED
 from penstock.storage.memory import MemoryStore
 from penstock.wire import manifest as manifests
-from penstock.wire import paths
+from penstock.wire import paths, records
 from tests.engine.kit import Do, ListSink, NumberSource
 from tests.engine.whole_job import Job, metadata
 
@@ -75,6 +77,68 @@ def test_a_lost_worker_is_replaced_and_costs_no_row() -> None:
     (lost,) = job.manager.history.exceptions
     assert lost.error == "WorkerLost"
     assert lost.message == "the worker of slot 0 (pid 4000 on host): killed"
+
+
+def test_a_deployment_that_hangs_fails_its_attempt_and_the_next_one_runs() -> None:
+    """R1: who kept it waiting is told, with its process."""
+    job = Job(NumberSource(100), ListSink(), deploy_timeout_ms=50)
+    job.workers.lose = Deploy
+    job.until(lambda: bool(job.manager.history.exceptions))
+    job.workers.lose = None
+    (late,) = job.manager.history.exceptions
+    assert (late.error, late.attempt) == ("DeployTimeout", 1)
+    assert "not ready within 0.05 s" in late.message
+    assert "the worker of slot 0 (pid 4000 on host)" in late.message
+    assert len(job.manager.machine.failures_ms) == 1
+    assert job.run() is Outcome.FINISHED
+    assert job.sink.numbers == list(range(100))
+
+
+@pytest.mark.parametrize(
+    ("options", "mode"),
+    [
+        ({}, "aligned"),
+        ({"unaligned": True}, "unaligned"),
+        ({"aligned_timeout_ms": 0.0}, "unaligned"),
+        ({"mode": Mode.AT_LEAST_ONCE}, "at least once"),
+    ],
+)
+def test_every_checkpoint_says_how_it_was_taken(options: dict, mode: str) -> None:
+    """B5, B7, C6."""
+    job = Job(NumberSource(1_000_000), ListSink(), **options)
+    job.until(job.completed(2))
+    done = [info for info in job.manager.history.checkpoints if info.status == "completed"]
+    assert {info.mode for info in done} == {mode}
+    assert all(info.owed == 0 and info.acknowledged for info in done)
+
+
+def test_a_checkpoint_that_nobody_acknowledges_in_time_is_told_as_expedited() -> None:
+    """B8, C6: and with the time that it took to reach the subtask."""
+    job = Job(NumberSource(1_000_000), ListSink(), aligned_timeout_ms=5.0)
+    job.workers.lose = Trigger | Sync  # type: ignore[assignment]
+    job.until(lambda: any(info.mode == "expedited" for info in job.manager.history.checkpoints))
+    (told,) = job.manager.history.checkpoints
+    assert (told.status, told.acknowledged, told.owed) == ("pending", 0, 1)
+    assert told.owing == ("numbers", "work", "out")
+    job.workers.lose = None
+    job.until(job.completed(1))
+    done = job.manager.history.checkpoints[-1]
+    assert (done.mode, done.owed, done.owing) == ("expedited", 0, ())
+    delay_ms = done.subtasks[0].start_delay_ms
+    assert delay_ms is not None and done.duration_ms is not None
+    assert 5.0 <= delay_ms <= done.duration_ms
+
+
+def test_what_an_attempt_records_reserves_ids_for_all_failures_that_are_tolerated() -> None:
+    """B6, C7: in the claim and in every manifest, so that the next driver begins above them."""
+    job = Job(NumberSource(1_000_000), ListSink(), tolerable_failures=400)
+    job.until(job.completed(2))
+    claim = records.decode_restored(job.store.read(paths.restored(AttemptId(1))), "claim")
+    assert claim.ids_until == claim.first_id + IDS_RESERVED + 400
+    newest = max(metadata(job.store))
+    manifest = manifests.decode(job.store.read(f"chk-{newest}/_metadata"), "manifest")
+    assert manifest.ids_until == newest + IDS_RESERVED + 400
+    assert job.manager.coordinator.ids_until == manifest.ids_until
 
 
 def test_a_cancelled_worker_is_replaced_and_no_restart_is_counted() -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from penstock.engine.checkpoint_files import CheckpointFiles, RestoreWish
 from penstock.engine.manager import JobManager, ManagerConfig
-from penstock.engine.spec import JobSpec
+from penstock.engine.spec import JobSpec, Mode
 from penstock.engine.worker import Worker
 from penstock.plan.physical import make_plan
 from penstock.ports.control import ControlEvent, Joined, Left, Received
@@ -29,6 +30,7 @@ from tests.engine.kit import (
     pipeline,
 )
 
+COORDINATOR: dict[str, Any] = {"timeout_ms": 1_000, "tolerable_failures": 1, "keep": 2}
 FIXED, NO_WISH = restart.Fixed(3, 5), RestoreWish()
 
 
@@ -102,6 +104,9 @@ class Job:
         slot_timeout_ms: int = 1_000,
         every_ms: int | None = 10,
         background: HeldBackground | None = None,
+        mode: Mode = Mode.EXACTLY_ONCE,
+        deploy_timeout_ms: int = 600_000,
+        **coordinator: Any,
     ) -> None:
         self.clock, self.background = ManualClock(), background or HeldBackground()
         self.store, self.sink = store or MemoryStore(), sink
@@ -109,15 +114,20 @@ class Job:
         opened = (lambda: self.store) if durable else None
         self.origin = origin or self.store
         opens = {"open_origin": lambda root: self.origin}
-        spec = JobSpec("job", plan, buffer_timeout_ms=0.0, open_store=opened, **opens)
+        spec = JobSpec("job", plan, mode, buffer_timeout_ms=0.0, open_store=opened, **opens)
         self.workers = OneThread(
             lambda link: Worker(lambda: spec, link, NoHost(), self.clock, self.background)
         )
         stored = (self.store, "job", driver, self.clock.wall_ms, lambda root: self.origin)
         files = CheckpointFiles(*stored) if durable else None
         config = ManagerConfig(
-            LifecycleConfig(1, strategy=strategy, slot_timeout_ms=slot_timeout_ms),
-            CoordinatorConfig(every_ms=every_ms, timeout_ms=1_000, tolerable_failures=1, keep=2),
+            LifecycleConfig(
+                1,
+                strategy=strategy,
+                slot_timeout_ms=slot_timeout_ms,
+                deploy_timeout_ms=deploy_timeout_ms,
+            ),
+            CoordinatorConfig(**{**COORDINATOR, "every_ms": every_ms, **coordinator}),
             wish,
             retain,
         )

@@ -113,11 +113,11 @@ class History:
     def remember(self, past: Iterable[CheckpointInfo], totals: Totals) -> None:
         """Puts what earlier drivers saw below what this one has seen."""
         own = {info.id for info in self._ended}
-        older = [info for info in past if info.id not in own]
-        self.past_id = max((info.id for info in older), default=self.past_id)
-        self._past_oldest = min((info.id for info in older), default=None)
-        self._past = at_least(totals, older)
-        self._ended = _newest((*older, *self._ended))
+        older = {info.id: info for info in past if info.id not in own}
+        self.past_id = max(older, default=self.past_id)
+        self._past_oldest = min(older, default=None)
+        self._past = at_least(totals, older.values())
+        self._ended = _newest((*older.values(), *self._ended))
         self._publish()
 
     def add_missing(self, manifest: Manifest, path: str | None) -> None:
