@@ -103,7 +103,7 @@ def test_completed_checkpoints_are_listed_newest_first(root: Path) -> None:
     assert newest["operators"] == ["numbers", "totals"]
     assert newest["bytes"] > 0
     assert newest["path"] == str(root / "chk-7")
-    assert "2023-11-14 22:13:20" in call("checkpoints", str(root))
+    assert "11-14 22:13:20" in call("checkpoints", str(root))
 
 
 def test_the_history_is_told_with_what_failed_and_why(root: Path) -> None:

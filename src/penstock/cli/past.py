@@ -8,9 +8,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
+from penstock.cli.tables import Column, print_table, time_text
 from penstock.cli.views import bytes_text
 from penstock.engine.history_files import HistoryFiles
 from penstock.engine.infos import at_least, was_lost
@@ -47,25 +46,25 @@ def show_past(found: dict[str, Any], console: Console) -> None:
 def _show_history(history: list[dict[str, Any]], console: Console) -> None:
     shown = history[:ROWS_SHOWN]
     title = f"history: the last {len(shown)} of {len(history)}"
-    table = Table(title=title, title_justify="left")
-    right = ("id", "took", "size", "in flight")
-    columns = ("id", "kind", "mode", "status", "began (UTC)", "took", "size", "in flight", "why")
-    for name in columns:
-        table.add_column(name, justify="right" if name in right else "left")
-    for each in shown:
-        began = datetime.fromtimestamp(each["trigger_ms"] / 1_000, UTC)
-        table.add_row(
+    rows = [
+        (
             str(each["id"]),
             each["kind"],
             each["mode"],
             each["status"],
-            began.isoformat(" ", "seconds")[:19],
+            time_text(_utc(each["trigger_ms"]), console),
             f"{each['duration_ms'] or 0.0:.0f} ms",
             bytes_text(each["bytes_full"]),
             bytes_text(each["inflight_bytes"]),
-            escape(_why(each)),
+            _why(each),
         )
-    console.print(table)
+        for each in shown
+    ]
+    print_table(console, _HISTORY, rows, title)
+
+
+def _utc(milliseconds: float) -> str:
+    return datetime.fromtimestamp(milliseconds / 1_000, UTC).isoformat(" ", "seconds")[:19]
 
 
 def _why(told: dict[str, Any]) -> str:
@@ -86,17 +85,27 @@ def _show_summary(summary: dict[str, Any], console: Console) -> None:
         markup=False,
         soft_wrap=True,
     )
-    table = Table()
-    table.add_column("of those above")
-    for name in Spread.__dataclass_fields__:
-        table.add_column(name, justify="right")
-    for name, text in _MEASURED.items():
-        numbers = summary[name]
-        if numbers is not None:
-            table.add_row(text, *[_number(name, value) for value in numbers.values()])
-    console.print(table)
+    rows = [
+        (text, *(_number(name, summary[name][each]) for each in _SPREAD))
+        for name, text in _MEASURED.items()
+        if summary[name] is not None
+    ]
+    columns = [Column(each, right=True, wide_only=each in ("min", "p90")) for each in _SPREAD]
+    print_table(console, (Column("of those above", long=True), *columns), rows)
 
 
+_HISTORY = (
+    Column("id", right=True),
+    Column("kind", wide_only=True),
+    Column("mode", wide_only=True),
+    Column("status"),
+    Column("began (UTC)"),
+    Column("took", right=True),
+    Column("size", right=True),
+    Column("in flight", right=True, wide_only=True),
+    Column("why", long=True),
+)
+_SPREAD = tuple(Spread.__dataclass_fields__)
 _MEASURED = {
     "duration_ms": "duration",
     "start_delay_ms": "start delay, slowest subtask",

@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from penstock.cli.past import show_past, tell_past
+from penstock.cli.tables import Column, print_table, time_text
 from penstock.cli.views import bytes_text
 from penstock.engine.checkpoint_files import TOMBSTONE
 from penstock.engine.infos import rebuilt
@@ -23,6 +23,30 @@ from penstock.storage.filesystem import FilesystemStore
 from penstock.wire import manifest as manifests
 from penstock.wire import paths
 from penstock.wire.manifest import Manifest
+
+_CHECKPOINTS = (
+    Column("id", right=True),
+    Column("kind"),
+    Column("completed (UTC)"),
+    Column("took", right=True),
+    Column("size", right=True),
+    Column("operators", long=True),
+)
+_STATE = (
+    Column("operator", long=True),
+    Column("subtask", right=True),
+    Column("state", long=True),
+    Column("rows", right=True),
+    Column("size", right=True),
+)
+_FLYING = (
+    Column("rows in flight", right=True, long=True),
+    Column("their size", right=True, wide_only=True),
+)
+_CONNECTORS = (
+    Column("lanes", right=True, wide_only=True),
+    Column("to commit", right=True, long=True),
+)
 
 
 @dataclass(frozen=True)
@@ -142,19 +166,18 @@ def _rebuilt(manifest: Manifest, store: FilesystemStore) -> CheckpointInfo:
 
 
 def show_checkpoints(found: dict[str, Any], console: Console) -> None:
-    table = Table(title=found["path"], title_justify="left")
-    for name in ("id", "kind", "completed (UTC)", "took", "size", "operators"):
-        table.add_column(name, justify="right" if name in ("id", "took", "size") else "left")
-    for each in found["checkpoints"]:
-        table.add_row(
+    rows = [
+        (
             str(each["id"]),
             each["kind"],
-            each["completed"].replace("T", " ")[:19],
+            time_text(each["completed"].replace("T", " ")[:19], console),
             f"{each['duration_ms']:.0f} ms",
             bytes_text(each["bytes"]),
             ", ".join(each["operators"]),
         )
-    console.print(table)
+        for each in found["checkpoints"]
+    ]
+    print_table(console, _CHECKPOINTS, rows, found["path"])
     show_damage(found["damaged"], console)
     show_past(found, console)
 
@@ -262,25 +285,26 @@ def _in_flight(found: dict[str, Any]) -> str:
 
 
 def _show_parts(parts: list[dict[str, Any]], console: Console) -> None:
-    table = Table()
-    flying = (
-        ("rows in flight", "their size") if any(part["inflight_rows"] for part in parts) else ()
-    )
-    for name in ("operator", "subtask", "state", "rows", "size", *flying, "lanes", "to commit"):
-        table.add_column(name, justify="left" if name in ("operator", "state") else "right")
-    for part in parts:
-        rows, size = f"{part['inflight_rows']:,}", bytes_text(part["inflight_bytes"])
-        table.add_row(
+    flying = any(part["inflight_rows"] for part in parts)
+    columns = (*_STATE, *(_FLYING if flying else ()), *_CONNECTORS)
+    rows = [
+        (
             part["operator"],
             str(part["subtask"]),
             ", ".join(each["state"] for each in part["segments"]),
             f"{part['rows']:,}",
             bytes_text(part["bytes"]),
-            *((rows, size) if flying else ()),
+            *(_flying(part) if flying else ()),
             str(part["source_lanes"]),
             str(part["transactions"]),
         )
-    console.print(table)
+        for part in parts
+    ]
+    print_table(console, columns, rows)
+
+
+def _flying(part: dict[str, Any]) -> tuple[str, str]:
+    return f"{part['inflight_rows']:,}", bytes_text(part["inflight_bytes"])
 
 
 def _time(milliseconds: float) -> str:
