@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from penstock.shells.sim.world import World
 
 LANES = 6
+DIAMONDS = 0.2
+"""How many pipelines have a stream that is split and united again."""
 AGGREGATES = {"n": folds.count(), "total": folds.sum("value")}
 
 
@@ -181,6 +183,7 @@ def draw(world: World, rng: Random) -> Scenario:
         chosen = streams if len(streams) > 1 and rng.random() < 0.6 else [rng.choice(streams)]
         edges = [(name, _edge(rng)) for name in chosen]
         streams = [s for s in streams if s not in chosen] + [builder.through(edges)]
+    streams = _split_and_united(builder, streams, _other_dice(rng))
     expected: dict[str, Counter[int]] = {}
     aggregates: dict[str, tuple[str, Counter[int]]] = {}
     for stream in streams:
@@ -194,6 +197,26 @@ def draw(world: World, rng: Random) -> Scenario:
     return Scenario(
         graph, builder.parallelism, LANES, builder.sources, expected, aggregates, builder.sinks
     )
+
+
+def _split_and_united(builder: Builder, streams: list[str], rng: Random) -> list[str]:
+    """Sometimes one stream goes two ways and comes together again: at once, or behind a stage, or both ways behind one.
+    It has dice of its own, so that all else that a seed draws stays as it is."""
+    if rng.random() >= DIAMONDS:
+        return streams
+    chosen = rng.choice(streams)
+    ways = [
+        builder.through([(chosen, _edge(rng))]) if rng.random() < 0.5 else chosen for _ in range(2)
+    ]
+    united = builder.through([(way, _edge(rng)) for way in ways])
+    stays = [chosen] if rng.random() < 0.3 else []
+    return [s for s in streams if s != chosen] + stays + [united]
+
+
+def _other_dice(rng: Random) -> Random:
+    """Of the same seed; to roll them does not move `rng`."""
+    _, words, _ = rng.getstate()
+    return Random(str(words[:8]))
 
 
 def _edge(rng: Random) -> Partitioning:
