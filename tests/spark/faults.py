@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,14 @@ class Death(Fault):
     def reached(self, where: str) -> None:
         if once(self.flag):
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Hang(Fault):
+    """Never comes back, once."""
+
+    def reached(self, where: str) -> None:
+        if once(self.flag):
+            threading.Event().wait()
 
 
 class BumpyMap:
