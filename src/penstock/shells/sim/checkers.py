@@ -38,8 +38,8 @@ class Checkers:
         self.manifests: dict[CheckpointId, Manifest] = {}
         """Every checkpoint that ever came to exist, also those deleted since."""
         self.written_ms: dict[str, float] = {}
-        self.half_deleted: set[CheckpointId] = set()
         """When each state file was written last."""
+        self.half_deleted: set[CheckpointId] = set()
         self.ended_ms = 0.0
         """When the newest driver decided that its job is over."""
         self.cuts = Cuts(world)
@@ -285,7 +285,7 @@ class Checkers:
             self._violation("I8", f"{pending} pending below {coordinator.newest_completed}")
         for info in manager.history.checkpoints[:HISTORY_WATCHED]:
             self._check_status(driver.number, info.id, info.status)
-        if manager.outcome is None:
+        if manager.outcome is None and driver is self._world.cluster.drivers[-1]:
             self.ended_ms = self._world.clock.now_ms
 
     def _check_status(self, driver: int, id: int, status: str) -> None:
