@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 
 import pyarrow as pa
 import pytest
@@ -47,6 +48,23 @@ def test_the_log_says_when_a_job_is_tried_again_and_how_often(
         " restart=pen.FixedDelay(...) allows"
     )
     assert len(told) == 2
+
+
+def test_the_log_says_which_checkpoint_a_job_goes_on_from(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """R5: for whoever wants to know; it is no warning."""
+    first = Job(NumberSource(10**9), ListSink())
+    first.until(first.completed(2))
+    with caplog.at_level(logging.INFO, "penstock"):
+        second = Job(NumberSource(10**9), first.sink, store=first.store, driver="b")
+        second.until(lambda: second.manager.status == "running")
+    newest = second.manager.history.checkpoints[0].id
+    (told,) = [each for each in caplog.records if "goes on from" in each.getMessage()]
+    assert told.levelno == logging.INFO
+    assert re.search(
+        rf"job job: goes on from checkpoint {newest} of \d{{4}}-\d\d-\d\d ", told.getMessage()
+    )
 
 
 def test_a_failure_that_ends_the_job_promises_no_restart(caplog: pytest.LogCaptureFixture) -> None:
