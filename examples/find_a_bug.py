@@ -1,7 +1,8 @@
 """A sink with a subtle bug, and the simulator that finds it.
 
 `ShopSink` stages rows under the name of their transaction and publishes them in `commit`. It looks right, and on a
-quiet day it is. Run this program to see the schedule that breaks it; `MendedCommitter` is what mends it.
+quiet day it is. Run this program to see the schedule that breaks it (which one it is varies with the version of
+Penstock); `MendedCommitter` is what mends it.
 """
 
 from __future__ import annotations

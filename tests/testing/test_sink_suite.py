@@ -17,6 +17,7 @@ BUGS = {
     "takes the rows when they are made durable": "rows came while the first transaction",
     "forgets what it published when it recovers": "attempt 4 recovered",
     "takes other jobs for its own": "must leave alone what was staged by another job; .*CommitError",
+    "aborts what comes later": "must leave alone what was staged by a later attempt; .*CommitError",
     "loses rows of other sinks": "staged by another sink of the job, named 'out-1'; .*rows lost: 2",
 }
 
@@ -86,7 +87,10 @@ class StagingCommitter(pen.SinkCommitter):
             owner, index, attempt, _ = name.rsplit("/", 3)
             job, operator = owner.split("/")
             any_job = self.bug == "takes other jobs for its own"
-            mine = (any_job or job == context.job) and int(attempt) < context.attempt
+            earlier = int(attempt) < context.attempt
+            if self.bug == "aborts what comes later":
+                earlier = int(attempt) != context.attempt
+            mine = (any_job or job == context.job) and earlier
             if self.bug == "loses rows of other sinks" and operator == "out-1":
                 self.table.staged[name] = []
             mine = mine and operator == context.operator

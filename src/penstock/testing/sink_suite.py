@@ -142,6 +142,7 @@ class _SinkSuite:
             "another sink of the job, named 'out-0'": replace(mine, operator="out-0"),
             "another job": replace(mine, job="another job"),
             "the attempt that calls it": replace(mine, attempt=2),
+            "a later attempt": replace(mine, attempt=3),
         }
         place = self._place()
         kept = place.stage(mine, self.make_rows(0, 2))
