@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pyarrow as pa
 import pytest
 
+from penstock.connectors.base import SourceContext
+from penstock.connectors.sources.files import FileSource
 from penstock.engine.operators.rows import Filter
 from penstock.engine.worker import _shown, _with_hints
 from penstock.errors import DataError, SchemaError
@@ -44,6 +48,18 @@ def test_a_position_is_told_where_the_error_names_no_place_itself(
 ) -> None:
     assert _shown(POSITION, error) == shown
     assert _shown("", error) == ""
+
+
+def test_a_bad_line_of_a_file_is_told_with_one_place_only(tmp_path: Path) -> None:
+    """The number of rows read beside the number of the line would only confuse."""
+    (tmp_path / "a.csv").write_text("n\n1\nx\n")
+    source = FileSource(str(tmp_path), format="csv", schema="n BIGINT")
+    context = SourceContext("in", 0, 1, 8, lambda: 0.0)
+    reader = source.reader(context, {})
+    with pytest.raises(DataError, match="a.csv, line 3") as caught:
+        reader.poll(10)
+    assert reader.describe().startswith(f"{tmp_path}/a.csv, before row")
+    assert _shown(reader.describe(), caught.value) == ""
 
 
 def test_the_hint_is_for_columns_that_there_are() -> None:

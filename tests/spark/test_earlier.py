@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,11 @@ import pytest
 import penstock as pen
 from penstock.api.config import JobSettings
 from penstock.api.pipeline import job_settings
-from penstock.engine.checkpoint_files import TOMBSTONE
+from penstock.engine.checkpoint_files import TOMBSTONE, RestoreWish
 from penstock.protocol.ids import CheckpointId
 from penstock.shells.spark import session
 from penstock.shells.spark.earlier import require_checkpoint, warn_of_no_name
+from penstock.shells.spark.start import _wish
 from penstock.storage.filesystem import FilesystemStore, open_job
 
 
@@ -29,8 +31,6 @@ def store(tmp_path: Path) -> FilesystemStore:
 
 
 def settings(store: FilesystemStore, unnamed: bool = True, restore: str = "auto") -> JobSettings:
-    from dataclasses import replace
-
     checkpoint = pen.CheckpointConfig(str(Path(store.root).parent))
     made = job_settings(
         name="job", parallelism=1, checkpoint=checkpoint, restart=None, restore=restore
@@ -73,6 +73,16 @@ def test_a_job_without_checkpoints_says_that_it_has_none(tmp_path: Path) -> None
         require_checkpoint(open_job(str(tmp_path), "job"), CheckpointId(7), "chk-7")
 
 
+def test_a_start_asks_for_the_checkpoint_before_it_starts_anything(
+    store: FilesystemStore,
+) -> None:
+    """R5."""
+    made = pen.from_rows([(1,)], "n INT").to(pen.BlackholeSink())
+    checkpoint = pen.CheckpointConfig(str(Path(store.root).parent))
+    with pytest.raises(pen.ConfigError, match="there are: chk-3, chk-12"):
+        made.start(name="other", checkpoint=checkpoint, restore=f"{store.root}/chk-7")
+
+
 # ---- jobs without a name
 
 
@@ -80,7 +90,7 @@ def test_a_job_without_a_name_that_finds_older_state_is_warned(
     store: FilesystemStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     """R5: all jobs without a name share the name 'job'."""
-    warn_of_no_name(settings(store), store)
+    assert _wish(settings(store), store) == RestoreWish()
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
     assert "without a name" in record.getMessage() and store.root in record.getMessage()
