@@ -60,12 +60,16 @@ def store_checkpoint(store: FilesystemStore, checkpoint: int, flying: bool = Tru
         completed_ms=1_700_000_000_040.0,
         parallelism=1,
         max_parallelism=2,
-        operators=(ManifestOperator("numbers", "generator"), ManifestOperator("totals", "agg", 1)),
+        operators=(
+            ManifestOperator("numbers", "generator"),
+            ManifestOperator("totals", "agg", 1),
+            ManifestOperator("out", "files", 1, "sink"),
+        ),
         snapshots=(
             SubtaskSnapshot(SubtaskId(0, 0), {"numbers": OperatorSnapshot(lanes={0: 5, 1: 6})}),
             SubtaskSnapshot(
                 SubtaskId(1, 0),
-                {"totals": OperatorSnapshot(segments)},
+                {"totals": OperatorSnapshot(segments), "out": OperatorSnapshot(transactions=(1,))},
                 inflight=(InFlight("totals", 0, 0, moving),) if flying else (),
             ),
         ),
@@ -100,7 +104,7 @@ def test_completed_checkpoints_are_listed_newest_first(root: Path) -> None:
     assert newest["kind"] == "checkpoint"
     assert newest["completed"] == "2023-11-14T22:13:20.040+00:00"
     assert newest["duration_ms"] == 40.0
-    assert newest["operators"] == ["numbers", "totals"]
+    assert newest["operators"] == ["numbers", "totals", "out"]
     assert newest["bytes"] > 0
     assert newest["path"] == str(root / "chk-7")
     assert "11-14 22:13:20" in call("checkpoints", str(root))
@@ -199,7 +203,8 @@ def test_a_job_none_of_whose_checkpoints_completed_has_a_history(tmp_path: Path)
 def test_one_checkpoint_is_shown_by_its_parts(root: Path) -> None:
     found = call_json("inspect", str(root / "chk-3"))
     assert (found["id"], found["job"], found["files"]) == (3, "totals", ["chk-3/0-1"])
-    numbers, totals = found["parts"]
+    numbers, totals, out = found["parts"]
+    assert (out["operator"], out["transactions"]) == ("out", 1)
     assert (numbers["operator"], numbers["source_lanes"]) == ("numbers", 2)
     assert [each["state"] for each in totals["segments"]] == ["agg", "small"]
     assert (totals["rows"], totals["segments"][0]["blocks"]) == (6, 1)
@@ -209,8 +214,11 @@ def test_one_checkpoint_is_shown_by_its_parts(root: Path) -> None:
 def test_rows_in_flight_are_shown_at_the_operator_they_were_going_to(root: Path) -> None:
     """B7: and what is shown adds up to the whole."""
     found = call_json("inspect", str(root / "chk-3"))
-    numbers, totals = found["parts"]
+    numbers, totals, out = found["parts"]
     assert (numbers["inflight_rows"], numbers["inflight_bytes"]) == (0, 0)
+    assert (out["inflight_rows"], out["inflight_bytes"]) == (0, 0), (
+        "it is not the first of its chain"
+    )
     assert totals["inflight_rows"] == 2 and totals["inflight_bytes"] > 0
     assert (found["rows_total"], found["inflight_rows_total"]) == (6, 2)
     assert found["inflight_bytes_total"] == totals["inflight_bytes"]

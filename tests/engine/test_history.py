@@ -23,6 +23,7 @@ from penstock.protocol.snapshot import SubtaskSnapshot, Timings
 from penstock.storage.memory import MemoryStore
 from penstock.wire import paths
 from tests.engine.kit import ListSink, NumberSource, two_tasks
+from tests.wire.examples import UNALIGNED
 
 GOLDEN = Path(__file__).parents[1] / "wire" / "golden" / "history-1.jsonl"
 KIND = SnapshotKind.CHECKPOINT
@@ -233,6 +234,19 @@ def test_the_totals_are_no_less_than_what_is_known() -> None:
     past = history()
     past.remember([info(2), info(3), info(3), info(4, "aborted")], Totals(1))
     assert (past.totals.completed, past.totals.aborted) == (2, 1)
+
+
+def test_a_checkpoint_that_is_older_than_the_history_is_not_counted_again() -> None:
+    """C6: one in between was lost with its driver, one before all of it was counted when it completed."""
+    past = history()
+    past.remember([info(6), info(9)], Totals(40))
+    for number in (3, 7, 9):
+        past.add_missing(replace(UNALIGNED, checkpoint=CheckpointId(number)), "p")
+    assert [each.id for each in past.checkpoints] == [9, 7, 6]
+    assert past.totals.completed == 41
+    assert past.checkpoints[1].subtasks[0].start_delay_ms is None
+    assert past.checkpoints[1].subtasks[1].operators == ("totals", "out")
+    assert past.checkpoints[1].mode == "unaligned", "rows were in flight"
 
 
 def test_the_history_is_bounded() -> None:

@@ -13,10 +13,11 @@ from penstock.engine.spec import Mode
 from penstock.errors import StorageError
 from penstock.ports.control import LaunchEnded, Received
 from penstock.protocol import restart
-from penstock.protocol.ids import AttemptId, CheckpointId, WorkerId
+from penstock.protocol.ids import AttemptId, CheckpointId, SubtaskId, WorkerId
 from penstock.protocol.lifecycle import Outcome
-from penstock.protocol.messages import Deploy, Drop, Failed, Notify, Sync, Trigger
+from penstock.protocol.messages import Ack, Deploy, Drop, Failed, Notify, Sync, Trigger
 from penstock.protocol.recovery import IDS_RESERVED
+from penstock.protocol.snapshot import SubtaskSnapshot
 from penstock.storage.memory import MemoryStore
 from penstock.wire import manifest as manifests
 from penstock.wire import paths, records
@@ -127,6 +128,27 @@ def test_a_checkpoint_that_nobody_acknowledges_in_time_is_told_as_expedited() ->
     delay_ms = done.subtasks[0].start_delay_ms
     assert delay_ms is not None and done.duration_ms is not None
     assert 5.0 <= delay_ms <= done.duration_ms
+
+
+def test_an_acknowledgement_is_told_as_soon_as_it_has_come() -> None:
+    """C6: while the metadata is being written; what that takes is no delay of the subtask."""
+    job = Job(NumberSource(1_000_000), ListSink())
+    job.workers.lose = Trigger | Sync  # type: ignore[assignment]
+    job.until(lambda: bool(job.manager.history.checkpoints))
+    job.background.held = True
+    parts = (SubtaskSnapshot(SubtaskId(0, 0), {}),)
+    ack = Ack(AttemptId(1), CheckpointId(job.manager.history.checkpoints[0].id), parts)
+    job.workers.events.append(Received(WorkerId("w0"), ack))
+    job.manager.step()
+    (told,) = job.manager.history.checkpoints
+    assert (told.status, told.acknowledged, told.owed) == ("pending", 1, 0)
+    job.clock.now_ms += 300
+    job.background.held = False
+    job.until(job.completed(1))
+    done = job.manager.history.checkpoints[-1]
+    delay_ms, took_ms = done.subtasks[0].start_delay_ms, done.duration_ms
+    assert delay_ms is not None and took_ms is not None
+    assert delay_ms < 300 <= took_ms
 
 
 def test_what_an_attempt_records_reserves_ids_for_all_failures_that_are_tolerated() -> None:

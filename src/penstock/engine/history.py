@@ -94,7 +94,6 @@ class History:
             status="aborted",
             duration_ms=event.ended_ms - event.triggered_ms,
             failure=f"{event.reason}{detail}",
-            **self._owed(event.owed),
         )
 
     def failed(self, failure: ExceptionInfo) -> None:
