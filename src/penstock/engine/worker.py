@@ -222,8 +222,8 @@ class Worker:
             journal=self._journal.last(),
             fatal=isinstance(error, PlanError | DataError | ConfigError),
         )
+        self._driver.send(self._failed)  # before the others see their channels break and say that instead
         self._drop_attempt()
-        self._driver.send(self._failed)
 
     def _note(self, line: str) -> None:
         self._journal.note(self._clock.monotonic_ms(), line)
