@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import penstock as pen
 from penstock.cli.app import app
 from penstock.cli.past import show_past
-from penstock.engine.checkpoint_files import TOMBSTONE
+from penstock.engine.checkpoint_files import tombstone
 from penstock.engine.history_files import HistoryFiles
 from penstock.engine.records import Totals
 from penstock.protocol.ids import AttemptId, CheckpointId, SubtaskId
@@ -35,7 +35,7 @@ def root(tmp_path: Path) -> Path:
     store = open_job(str(tmp_path), "totals", created_ms=1.0)
     for checkpoint in (3, 7):
         store_checkpoint(store, checkpoint)
-    store.create("chk-5/_metadata", TOMBSTONE)
+    store.create("chk-5/_metadata", tombstone(CheckpointId(5)))
     return tmp_path / "totals"
 
 

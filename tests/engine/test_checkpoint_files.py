@@ -7,11 +7,11 @@ from collections.abc import Iterable
 import pytest
 
 from penstock.engine.checkpoint_files import (
-    TOMBSTONE,
     CheckpointFiles,
     ClaimRefused,
     RestorePoint,
     RestoreWish,
+    tombstone,
 )
 from penstock.errors import CheckpointCorrupt, JobFenced, StorageError
 from penstock.protocol.ids import AttemptId, CheckpointId, SubtaskId
@@ -198,7 +198,7 @@ def test_a_write_that_failed_leaves_a_tombstone_so_that_it_never_comes_to_be() -
     claim(files)
     store.refuse = ["chk-1/_metadata"]
     assert files.persist(manifest(1)) is False
-    assert store.read("chk-1/_metadata") == TOMBSTONE
+    assert store.read("chk-1/_metadata") == tombstone(CheckpointId(1))
     assert files.persist(manifest(1)) is False, "a late second try does not resurrect it"
     assert claim(files).restored == 0
 
@@ -450,7 +450,7 @@ def test_discarding_leaves_a_tombstone_where_it_is() -> None:
     """C4."""
     store = MemoryStore()
     put(store, "chk-1/0-1")
-    store.write("chk-1/_metadata", [TOMBSTONE])
+    store.write("chk-1/_metadata", [tombstone(CheckpointId(1))])
     driver(store).discard(n(1))
     assert state_files(store) == ["chk-1/_metadata"]
 
@@ -557,3 +557,14 @@ def test_completing_a_checkpoint_costs_the_store_two_operations() -> None:
     asked.clear()
     files.persist(manifest(1))
     assert asked == ["create chk-1/_metadata", "list owner"]
+
+
+def test_the_tombstone_of_one_checkpoint_in_the_place_of_another_is_damage() -> None:
+    """I24, I17: taken for a snapshot that never was, its rows would be written a second time."""
+    store = MemoryStore()
+    files = driver(store)
+    claim(files)
+    files.persist(manifest(2))
+    store.write("chk-2/_metadata", [tombstone(n(1))])
+    with pytest.raises(CheckpointCorrupt, match="chk-2/_metadata"):
+        claim(driver(store, "driver-b"))

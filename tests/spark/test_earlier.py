@@ -12,7 +12,7 @@ import pytest
 import penstock as pen
 from penstock.api.config import JobSettings
 from penstock.api.pipeline import job_settings
-from penstock.engine.checkpoint_files import TOMBSTONE, RestoreWish
+from penstock.engine.checkpoint_files import RestoreWish, tombstone
 from penstock.protocol.ids import CheckpointId
 from penstock.shells.spark import session
 from penstock.shells.spark.earlier import require_checkpoint, warn_of_no_name
@@ -26,7 +26,7 @@ def store(tmp_path: Path) -> FilesystemStore:
     made = open_job(str(tmp_path), "job", created_ms=1.0)
     made.create("chk-3/_metadata", b"something")
     made.create("chk-12/_metadata", b"something")
-    made.create("chk-5/_metadata", TOMBSTONE)
+    made.create("chk-5/_metadata", tombstone(CheckpointId(5)))
     return made
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from penstock.cli.past import show_past, tell_past
 from penstock.cli.tables import Column, print_table, time_text
 from penstock.cli.views import bytes_text
-from penstock.engine.checkpoint_files import TOMBSTONE
+from penstock.engine.checkpoint_files import is_tombstone
 from penstock.engine.infos import rebuilt
 from penstock.engine.records import CheckpointInfo
 from penstock.errors import CheckpointCorrupt, ConfigError
@@ -109,7 +109,7 @@ def _read(store: FilesystemStore, checkpoint: CheckpointId, name: str) -> Manife
     """None for the tombstone of a checkpoint that never came to be."""
     try:
         data = store.read(name)
-        return None if data == TOMBSTONE else manifests.decode(data, name)
+        return None if is_tombstone(name, data) else manifests.decode(data, name)
     except CheckpointCorrupt as error:
         return Damaged(checkpoint, name, str(error))
 

@@ -23,7 +23,17 @@ from penstock.wire import manifest as manifests
 from penstock.wire import paths, records
 from penstock.wire.manifest import Manifest
 
-TOMBSTONE = b"aborted\n"
+
+def tombstone(checkpoint: CheckpointId) -> bytes:
+    """What lies in the place of metadata that will never be. It says whose: one in another's place is damage."""
+    return f"checkpoint {checkpoint} was given up\n".encode("ascii")
+
+
+def is_tombstone(name: str, data: bytes) -> bool:
+    checkpoint = paths.metadata_of(name)
+    return checkpoint is not None and data == tombstone(checkpoint)
+
+
 FIRST_CHECKPOINT = CheckpointId(1)
 
 
@@ -170,7 +180,7 @@ class CheckpointFiles:
                 continue
             try:
                 data = self._store.read(name)
-                if data != TOMBSTONE:
+                if not is_tombstone(name, data):
                     readable[checkpoint] = manifest = manifests.decode(data, name)
                     if not recovery.is_void(self._found(manifest), claims):
                         self._check_files(manifest, names)
@@ -280,11 +290,11 @@ class CheckpointFiles:
             created = self._store.create(name, data)
         except StorageError:
             created = False
-            if self._store.create(name, TOMBSTONE):
+            if self._store.create(name, tombstone(manifest.checkpoint)):
                 return False
         if not created:
             there = self._store.read(name)
-            if there == TOMBSTONE:
+            if is_tombstone(name, there):
                 return False
             if there != data:
                 self._check_owner(self._claimed_attempts())
@@ -311,7 +321,9 @@ class CheckpointFiles:
                 self._store.delete(name)
 
     def _is_complete(self, name: str) -> bool:
-        return paths.metadata_of(name) is not None and self._store.read(name) != TOMBSTONE
+        return paths.metadata_of(name) is not None and not is_tombstone(
+            name, self._store.read(name)
+        )
 
     def sweep(
         self,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from xxhash import xxh3_128_hexdigest
 
-from penstock.engine.checkpoint_files import TOMBSTONE
+from penstock.engine.checkpoint_files import is_tombstone
 from penstock.protocol.ids import NO_CHECKPOINT, CheckpointId, SlotId, SubtaskId
 from penstock.protocol.messages import Committed, Deploy, FromWorker, Notify, ToWorker, Trigger
 from penstock.protocol.snapshot import Segment
@@ -81,7 +81,7 @@ class Checkers:
         attempt = paths.restored_of(name)
         if attempt is not None:
             self._restored[attempt] = records.decode_restored(data, name).checkpoint
-        if checkpoint is None or data == TOMBSTONE:
+        if checkpoint is None or is_tombstone(name, data):
             return
         manifest = manifests.decode(data, name)
         self.manifests[checkpoint] = manifest

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from penstock.api.config import JobSettings
-from penstock.engine.checkpoint_files import TOMBSTONE
+from penstock.engine.checkpoint_files import is_tombstone
 from penstock.errors import ConfigError, StorageError
 from penstock.ports.store import CheckpointStore
 from penstock.protocol.ids import CheckpointId
@@ -21,7 +21,9 @@ log = logging.getLogger("penstock")
 def completed_checkpoints(store: CheckpointStore) -> list[CheckpointId]:
     """Those with metadata, oldest first; one that was given up has a tombstone instead."""
     found = ((paths.metadata_of(name), name) for name in store.list())
-    return sorted(n for n, name in found if n is not None and store.read(name) != TOMBSTONE)
+    return sorted(
+        n for n, name in found if n is not None and not is_tombstone(name, store.read(name))
+    )
 
 
 def warn_of_no_name(settings: JobSettings, store: FilesystemStore) -> None:
