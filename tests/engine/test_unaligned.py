@@ -308,7 +308,7 @@ def test_nothing_new_is_made_behind_an_urgent_barrier_until_its_reader_has_proce
     bench.b.frames += [Barrier(N1, True)]
     bench.run()
     assert bench.left == [Barrier(N1, True)]
-    assert bench.subtask.reading() == []
+    assert bench.subtask.reading() == [B], "a barrier could come there"
     assert bench.subtask.outputs.awaiting() == [ChannelId(1, 0, 0)]
     bench.out.confirm(N1)
     bench.run()
@@ -369,3 +369,23 @@ def test_a_barrier_that_is_taken_out_of_the_queue_is_not_waited_for() -> None:
     assert bench.subtask.outputs.held
     bench.subtask.abort(N1)
     assert not bench.subtask.outputs.held
+
+
+def test_barriers_go_through_a_subtask_that_is_held() -> None:
+    """I25: who waits for word of a barrier does not wait for all that stand behind its reader."""
+    bench = Bench()
+    bench.out.confirms = False
+    bench.subtask.trigger(N1, CHECKPOINT, urgent=True)
+    bench.a.frames += [Barrier(N1, True)]
+    bench.b.frames += [Barrier(N1, True)]
+    bench.run()
+    bench.subtask.trigger(N2, CHECKPOINT, urgent=True)
+    bench.a.frames += [Barrier(N2, True), Batch(rows(1))]
+    bench.b.frames += [Barrier(N2, True), End()]
+    bench.run()
+    assert (bench.a.confirmations, bench.b.confirmations) == ([N1, N2], [N1, N2])
+    assert bench.subtask.barriers.open == {A}
+    assert bench.seen == []
+    bench.out.confirm(N2)
+    bench.run()
+    assert bench.seen == [1]

@@ -37,6 +37,15 @@ class Input:
         self.bytes_queued -= _bytes(frame)
         return frame
 
+    def take_mark(self) -> Frame | None:
+        """The next frame if it has no rows: a barrier, or the end. Rows stay, at the head of the queue."""
+        if not self.queue:
+            frame = self.channel.try_receive()
+            if frame is None:
+                return None
+            self.put(frame)
+        return None if isinstance(self.queue[0], Batch) else self.take_queued()
+
     def put(self, frame: Frame) -> None:
         """Sets a frame aside that was read ahead of its turn."""
         self.queue.append(frame)

@@ -107,8 +107,10 @@ class Subtask:
         moved = bool(self.barriers.aside) and self._read_aside()
         if self.outputs.blocked and not self.outputs.flush():
             return moved
-        if self.finished or self._is_held():
+        if self.finished:
             return moved
+        if self._is_held():
+            return self._step_marks() or moved
         if self.chain.source is not None:
             return self._step_source()
         return self._step_inputs() or moved
@@ -127,6 +129,18 @@ class Subtask:
             self.barriers.phase, Aligning
         )
         return not aligning and self.outputs.held
+
+    def _step_marks(self) -> bool:
+        """Barriers go through a subtask that is held, or those who wait for word of them would wait for all who stand
+        behind it, too: with frequent snapshots, for ever."""
+        not_now = self.barriers.blocked | self.barriers.aside
+        for entry in self._inputs:
+            frame = entry.take_mark() if entry.id not in not_now else None
+            if frame is not None:
+                self._handle(entry, frame)
+                return True
+        self._read_ahead = True
+        return False
 
     def _step_source(self) -> bool:
         source = self.chain.source
@@ -322,10 +336,15 @@ class Subtask:
     def reading(self) -> list[ChannelId]:
         """Channels whose next frame this subtask would take."""
         aside = self.barriers.aside
-        if self.finished or self.outputs.blocked or self._is_held():
+        if self.finished or self.outputs.blocked:
             return sorted(aside)
         not_now = self.barriers.blocked - aside
-        return [entry.id for entry in self._inputs if entry.id not in not_now]
+        held = self._is_held()
+        return [
+            entry.id
+            for entry in self._inputs
+            if entry.id in aside or not (entry.id in not_now or (held and entry.queue))
+        ]
 
     def wake_ms(self) -> float | None:
         """When a source wants to be asked again."""

@@ -84,6 +84,8 @@ class Checkers:
         if checkpoint is None or is_tombstone(name, data):
             return
         manifest = manifests.decode(data, name)
+        if self.manifests.get(checkpoint) == manifest and manifest.attempt < self.newest_attempt:
+            return  # a driver that was overtaken, and did not know whether it had written it: nobody asks for it
         self.manifests[checkpoint] = manifest
         if not self.is_void(manifest):
             self._check_complete(manifest)
