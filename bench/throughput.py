@@ -11,7 +11,6 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -66,10 +65,9 @@ def run(name: str, kind: str, sizes: Sizes, peer_list: Sequence[peers.Peer]) -> 
     return _figures(name, rates, peer_list)
 
 
-def job_rate(kind: str, sizes: Sizes, every: str | None, **options: Any) -> float:
-    """`options` are those of the checkpoints."""
+def job_rate(kind: str, sizes: Sizes, every: str | None) -> float:
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
-        checkpoint = pen.CheckpointConfig(folder, every=every, **options) if every else None
+        checkpoint = pen.CheckpointConfig(folder, every=every) if every else None
         job = w1(kind, sizes.keys).start(
             name=f"bench-{kind}", parallelism=PARALLELISM, checkpoint=checkpoint, restore="fresh"
         )
