@@ -48,9 +48,12 @@ def draw(rng: Random, durable: bool, exactly_once: bool) -> Settings:
         if exactly_once
         else "aligned"
     )
+    frames_max = rng.choice((1, 2, 4))
+    transit_ms = rng.choice((0.0, 5.0, 30.0))
+    patience_ms = 2_000 if transit_ms > 5 else 150
     return Settings(
-        frames_max=rng.choice((1, 2, 4)),
-        transit_ms=rng.choice((0.0, 5.0, 30.0)),
+        frames_max=frames_max,
+        transit_ms=transit_ms,
         pace_ms=rng.choice((0.0, 1.0, 5.0, 20.0)),
         slow=slow,
         write_ms=write_ms,
@@ -60,7 +63,7 @@ def draw(rng: Random, durable: bool, exactly_once: bool) -> Settings:
         strategy=Exponential(initial_ms=20, max_ms=500) if durable else Never(),
         coordinator=CoordinatorConfig(
             every_ms=rng.choice((2, 5, 15, 60)),
-            timeout_ms=rng.choice((150, 2_000)) if quick else 2_000,
+            timeout_ms=max(patience_ms, rng.choice((150, 2_000))) if quick else 2_000,
             min_pause_ms=rng.choice((0, 0, 50)),
             max_concurrent=rng.choice((1, 1, 2, 3)) if how == "aligned" else 1,
             unaligned=how == "unaligned",
