@@ -113,7 +113,7 @@ def test_every_kind_of_fault_really_strikes() -> None:
 def test_jobs_are_started_again_with_another_parallelism() -> None:
     """R6: state goes by key group, sources by lane; I1 and I2 hold as in any other schedule."""
     rescaled = 0
-    for seed in range(150):
+    for seed in range(1_000):
         world = World(seed)
         world.run()
         parallelisms = {driver.plan.parallelism for driver in world.cluster.drivers}
@@ -122,7 +122,9 @@ def test_jobs_are_started_again_with_another_parallelism() -> None:
             for manifest in world.checkers.manifests.values()
         )
         rescaled += len(parallelisms) > 1 and restored
-    assert rescaled >= 3
+        if rescaled == 3:
+            return
+    raise AssertionError(f"only {rescaled} of 1,000 schedules go on with another parallelism")
 
 
 def test_the_same_seed_gives_the_same_trace() -> None:
