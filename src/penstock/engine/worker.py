@@ -222,9 +222,8 @@ class Worker:
             journal=self._journal.last(),
             fatal=isinstance(error, PlanError | DataError | ConfigError),
         )
-        self._driver.send(
-            self._failed
-        )  # before the others see their channels break and say that instead
+        # Before the others see their channels break, and say that instead.
+        self._driver.send(self._failed)
         self._drop_attempt()
 
     def _note(self, line: str) -> None:

@@ -8,28 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
-import xxhash
 
 from penstock.errors import CheckpointCorrupt
-from penstock.protocol.snapshot import Block, Segment
+from penstock.protocol.snapshot import Segment
 from penstock.state.frozen import Encoded
-from penstock.state.segments import END_OF_STREAM, Fetch, read_batch, read_schema
+from penstock.state.segments import Fetch, encode_stream, read_batch, read_schema
 
 STATE = "in flight"
 
 
 def encode_rows(batches: Sequence[pa.RecordBatch]) -> Encoded:
     """All batches have the schema of the first."""
-    head = memoryview(batches[0].schema.serialize())
-    chunks, blocks, offset = [head], [], head.nbytes
-    for batch in batches:
-        data = memoryview(batch.serialize())
-        digest = xxhash.xxh3_128_hexdigest(data)
-        blocks.append(Block(0, 0, batch.num_rows, offset, data.nbytes, digest))
-        chunks.append(data)
-        offset += data.nbytes
-    chunks.append(memoryview(END_OF_STREAM))
-    return Encoded(STATE, bytes(head), tuple(chunks), tuple(blocks))
+    return encode_stream(STATE, batches[0].schema, batches, lambda _: (0, 0))
 
 
 def read_rows(segment: Segment, schema: pa.Schema, fetch: Fetch) -> Iterator[pa.RecordBatch]:

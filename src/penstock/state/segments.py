@@ -46,21 +46,27 @@ def block_bounds(groups: Groups, rows_max: int = BLOCK_ROWS_MAX) -> Iterator[tup
 
 def encode_blocks(state: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Encoded:
     """Writes batches whose `__kg` column is sorted, each as one block."""
+    return encode_stream(state, schema, batches, _ends_of)
+
+
+def _ends_of(batch: pa.RecordBatch) -> tuple[int, int]:
+    groups = batch.column(GROUP_COLUMN)
+    return groups[0].as_py(), groups[-1].as_py()
+
+
+def encode_stream(
+    state: str,
+    schema: pa.Schema,
+    batches: Iterable[pa.RecordBatch],
+    groups_of: Callable[[pa.RecordBatch], tuple[int, int]],
+) -> Encoded:
+    """An Arrow IPC stream with one block per batch; `groups_of` gives its first and last key group."""
     head = memoryview(schema.serialize())
     chunks, blocks, offset = [head], [], head.nbytes
     for batch in batches:
         data = memoryview(batch.serialize())
-        groups = batch.column(GROUP_COLUMN)
-        blocks.append(
-            Block(
-                first_group=groups[0].as_py(),
-                last_group=groups[-1].as_py(),
-                rows=batch.num_rows,
-                offset=offset,
-                length=data.nbytes,
-                checksum=xxhash.xxh3_128_hexdigest(data),
-            )
-        )
+        digest = xxhash.xxh3_128_hexdigest(data)
+        blocks.append(Block(*groups_of(batch), batch.num_rows, offset, data.nbytes, digest))
         chunks.append(data)
         offset += data.nbytes
     chunks.append(memoryview(END_OF_STREAM))
