@@ -5,8 +5,6 @@ The history is a real one, of a calm run of the simulator: everything in it is r
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
 from types import SimpleNamespace
@@ -25,15 +23,6 @@ from penstock.shells.sim.world import Violation, World
 from penstock.wire import manifest as manifests
 from penstock.wire import paths
 from penstock.wire.manifest import Manifest
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    log = logging.getLogger("penstock")
-    before = log.level
-    log.setLevel(logging.CRITICAL)
-    yield
-    log.setLevel(before)
 
 
 def calm(_world: World, rng: Random) -> Drawn:

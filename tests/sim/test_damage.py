@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
-
-import pytest
 
 from penstock.protocol.lifecycle import Outcome
 from penstock.shells.sim.scenario import Draw, Drawn, draw_everything
 from penstock.shells.sim.world import World
 
 SEEDS = range(60)
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    log = logging.getLogger("penstock")
-    before = log.level
-    log.setLevel(logging.CRITICAL)
-    yield
-    log.setLevel(before)
 
 
 def damaging(idempotent: bool) -> Draw:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,16 +16,6 @@ from penstock.shells.sim.world import Violation, World
 SCHEDULES = 5_000
 FIRST = 10_000
 SEEDS = Path(__file__).parent / "seeds" / "failed.txt"
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """A simulated job fails all the time; nobody wants to read its warnings."""
-    log = logging.getLogger("penstock")
-    before = log.level
-    log.setLevel(logging.CRITICAL)
-    yield
-    log.setLevel(before)
 
 
 def known_seeds() -> list[int]:
