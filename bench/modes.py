@@ -1,7 +1,8 @@
-"""What each kind of checkpoint costs W1: none, aligned, at least once and unaligned, one every second, in turn.
+"""What a checkpoint every second costs W1: aligned, at least once and unaligned, each against seconds without one.
 
-Rows per second say what a user sees, rows per second of processor time what the work costs: on a machine that others
-use, too, the second varies less.
+Two equal jobs differ by more than a checkpoint costs, so both sides are measured in one job: seconds with a checkpoint
+and seconds without take turns, and neighbours are compared. Rows per second say what a user sees, rows per second of
+processor time what the work costs.
 """
 
 from __future__ import annotations
@@ -9,70 +10,116 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import psutil
 
 import penstock as pen
-from bench.figures import Figure, middle
+from bench.figures import Figure
 from bench.sizes import Sizes
-from bench.throughput import PARALLELISM, Rates, steady_rate
+from bench.throughput import PARALLELISM
 from bench.waiting import wait_for
-from bench.workload import w1
+from bench.workload import OPERATOR, w1
 
 NAME = "W1 by kind of checkpoint"
-NONE = "none"
-KINDS: dict[str, dict[str, Any] | None] = {
-    NONE: None,
+NONE = "seconds without"
+KINDS: dict[str, dict[str, Any]] = {
     "aligned": {},
     "at least once": {"mode": "at_least_once"},
     "unaligned": {"unaligned": True},
 }
+_ROWS = f'penstock_records_in_total{{operator="{OPERATOR}"}}'
+
+
+@dataclass(frozen=True)
+class Moment:
+    """How far a job was, just when its counter had moved."""
+
+    time_s: float
+    rows: float
+    cpu_s: float
+
+
+@dataclass(frozen=True)
+class Window:
+    rows_s: float
+    rows_cpu_s: float
 
 
 def run(sizes: Sizes) -> list[Figure]:
-    rates, per_cpu = Rates(), Rates()
-    for repetition in range(sizes.repetitions):
-        for kind in list(KINDS) if repetition % 2 == 0 else reversed(list(KINDS)):
-            rows_s, rows_cpu_s = measured(sizes, KINDS[kind])
-            rates.add(kind, rows_s)
-            per_cpu.add(kind, rows_cpu_s)
-            told = f"{rows_s / 1e6:.2f} M rows/s, {rows_cpu_s / 1e6:.2f} M rows per CPU second"
-            print(f"  {NAME}, {kind}: {told}", file=sys.stderr, flush=True)
-    kinds = [kind for kind in KINDS if kind != NONE]
-    figures = [_kept(f"{kind}, kept of the rows/s", rates.ratios(kind, NONE)) for kind in kinds]
-    return figures + [
-        _kept(f"{kind}, kept of the rows per CPU second", per_cpu.ratios(kind, NONE))
-        for kind in kinds
-    ]
+    figures = []
+    for kind, options in KINDS.items():
+        plain, taken = measured(sizes, options)
+        rows_s = _kept(
+            f"{kind}, kept of the rows/s",
+            [now.rows_s / then.rows_s for now, then in zip(taken, plain, strict=True)],
+        )
+        per_cpu = _kept(
+            f"{kind}, kept of the rows per CPU second",
+            [now.rows_cpu_s / then.rows_cpu_s for now, then in zip(taken, plain, strict=True)],
+        )
+        figures += [rows_s, per_cpu]
+        average = float(np.mean([window.rows_s for window in plain])) / 1e6
+        told = f"{rows_s.value:.3f} +- {_error(rows_s.samples):.3f} kept of {average:.2f} M rows/s"
+        print(f"  {NAME}, {kind}: {told}", file=sys.stderr, flush=True)
+    return figures
 
 
-def measured(sizes: Sizes, options: dict[str, Any] | None) -> tuple[float, float]:
-    """Rows per second, and per second of the workers' processor time."""
+def measured(sizes: Sizes, options: dict[str, Any]) -> tuple[list[Window], list[Window]]:
+    """Seconds without a checkpoint, and their neighbours with one."""
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
-        checkpoint = None
-        if options is not None:
-            checkpoint = pen.CheckpointConfig(folder, every="1 second", **options)
+        checkpoint = pen.CheckpointConfig(folder, every="1 day", **options)
         job = w1("int", sizes.keys).start(
             name="bench-modes", parallelism=PARALLELISM, checkpoint=checkpoint, restore="fresh"
         )
         try:
-            wait_for("all workers", lambda: job.status == "running", job, within_s=90)
+            wait_for("the first rows", lambda: job.metrics().get(_ROWS), job, within_s=90)
             time.sleep(sizes.warm_s)
-            workers = [psutil.Process(worker.pid) for worker in job.workers]
-            before_s = _cpu_s(workers)
-            rows_s = steady_rate(job, 0.0, sizes.steady_s)
-            return rows_s, rows_s * sizes.steady_s / (_cpu_s(workers) - before_s)
+            return _alternated(job, sizes.checkpoint_pairs)
         finally:
             job.cancel(timeout=30)
 
 
-def _cpu_s(processes: list[psutil.Process]) -> float:
-    times = [process.cpu_times() for process in processes]
-    return sum(spent.user + spent.system for spent in times)
+def _alternated(job: pen.Job, pairs: int) -> tuple[list[Window], list[Window]]:
+    workers = [psutil.Process(worker.pid) for worker in job.workers]
+    plain: list[Window] = []
+    taken: list[Window] = []
+    moment = _moment(job, workers)
+    for pair in range(pairs):
+        for with_one in (True, False) if pair % 2 else (False, True):
+            if with_one and job.trigger_checkpoint(30).status != "completed":
+                raise RuntimeError("a checkpoint that was measured did not complete")
+            time.sleep(max(0.0, moment.time_s + 1.0 - time.monotonic()))
+            last, moment = moment, _moment(job, workers)
+            rows = moment.rows - last.rows
+            window = Window(
+                rows / (moment.time_s - last.time_s), rows / (moment.cpu_s - last.cpu_s)
+            )
+            (taken if with_one else plain).append(window)
+    return plain, taken
+
+
+def _moment(job: pen.Job, workers: Sequence[psutil.Process]) -> Moment:
+    before = job.metrics()[_ROWS]
+    rows = wait_for(
+        "more rows",
+        lambda: now if (now := job.metrics()[_ROWS]) != before else None,
+        job,
+        every_s=0.002,
+    )
+    times = [worker.cpu_times() for worker in workers]
+    return Moment(time.monotonic(), rows, sum(spent.user + spent.system for spent in times))
 
 
 def _kept(what: str, ratios: list[float]) -> Figure:
-    return Figure(
-        *(NAME, what, middle(ratios), "of none", NONE, 1.0), at_least=0.97, samples=tuple(ratios)
-    )
+    """The geometric mean: it favours neither side, however far single seconds are apart."""
+    kept = float(np.exp(np.mean(np.log(ratios))))
+    return Figure(NAME, what, kept, "of those", NONE, 1.0, at_least=0.97, samples=tuple(ratios))
+
+
+def _error(ratios: Sequence[float]) -> float:
+    """How far the mean may be off: one standard error."""
+    return float(np.std(np.log(ratios)) / np.sqrt(len(ratios)))

@@ -30,6 +30,8 @@ class Sizes:
     slow_rows_s: float
     """What the slow sink of each subtask takes."""
     slow_checkpoints: int
+    checkpoint_pairs: int
+    """Seconds with a checkpoint, each beside one without."""
 
 
 FULL = Sizes(
@@ -48,6 +50,7 @@ FULL = Sizes(
     loop_batches=50_000,
     slow_rows_s=50_000.0,
     slow_checkpoints=3,
+    checkpoint_pairs=120,
 )
 
 TINY = Sizes(
@@ -66,4 +69,5 @@ TINY = Sizes(
     loop_batches=500,
     slow_rows_s=400_000.0,
     slow_checkpoints=1,
+    checkpoint_pairs=1,
 )

@@ -118,7 +118,6 @@ def _figures(name: str, rates: Rates, peer_list: Sequence[peers.Peer]) -> list[F
         figure(WITH, PAIR),
         Figure(
             *(name, "kept with checkpoints", middle(kept), "of plain", "plain", 1.0),
-            at_least=0.97,
             samples=tuple(kept),
         ),
         Figure(name, PAIR, rates.middle(PAIR), "rows/s", "2 x one process", 2 * per_core),
