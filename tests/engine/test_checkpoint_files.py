@@ -203,6 +203,18 @@ def test_a_write_that_failed_leaves_a_tombstone_so_that_it_never_comes_to_be() -
     assert claim(files).restored == 0
 
 
+def test_a_driver_that_lost_its_job_leaves_no_tombstone() -> None:
+    """I18: its successor may have deleted that checkpoint, or be going on from it."""
+    store = Flaky()
+    old, new = driver(store, "old"), driver(store, "new")
+    claim(old)
+    claim(new)
+    store.refuse = ["chk-1/_metadata"]
+    with pytest.raises(JobFenced):
+        old.persist(manifest(1))
+    assert state_files(store) == []
+
+
 def test_a_write_that_only_seemed_to_fail_counts() -> None:
     """C3: timeout with success."""
     store = Flaky()
@@ -476,7 +488,25 @@ def test_a_sweep_keeps_what_is_kept_and_what_is_not_its_own_yet() -> None:
     assert state_files(store) == ["chk-2/0-1", "chk-2/_metadata", "chk-9/0-1"]
 
 
-@pytest.mark.parametrize("how", ["sweep", "delete_everything"])
+def test_a_sweep_that_fails_leaves_one_checkpoint_by_halves_and_no_more() -> None:
+    """I13: it ends one before it begins the next."""
+
+    class Stuck(MemoryStore):
+        def delete(self, name: str) -> None:
+            if name == "chk-2/0-1":
+                raise StorageError("no")
+            super().delete(name)
+
+    store = Stuck()
+    files = driver(store)
+    claim(files)
+    put(store, *(f"chk-{i}/{part}" for i in (1, 2, 3) for part in ("0-1", "_metadata")))
+    with pytest.raises(StorageError):
+        files.sweep([], n(5))
+    assert state_files(store) == ["chk-2/0-1", "chk-3/0-1", "chk-3/_metadata"]
+
+
+@pytest.mark.parametrize("how", ["sweep", "delete_everything", "delete_checkpoint"])
 def test_a_driver_that_lost_its_job_deletes_nothing(how: str) -> None:
     """I12, I18: another one goes on from those files."""
     store = MemoryStore()
@@ -486,7 +516,11 @@ def test_a_driver_that_lost_its_job_deletes_nothing(how: str) -> None:
     claim(new)
     before = store.list()
     with pytest.raises(JobFenced):
-        old.sweep([], n(5)) if how == "sweep" else old.delete_everything()
+        {
+            "sweep": lambda: old.sweep([], n(5)),
+            "delete_everything": old.delete_everything,
+            "delete_checkpoint": lambda: old.delete_checkpoint(n(1)),
+        }[how]()
     assert store.list() == before
 
 

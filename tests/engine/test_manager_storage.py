@@ -28,7 +28,16 @@ class Hangs(BaseException):
 
 
 class Patient(HeldBackground):
-    """Work that hangs neither ends nor fails."""
+    """Work that hangs neither ends nor fails, unless it is ended from outside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hung: list[Callable] = []
+
+    def end(self) -> None:
+        for failed in self.hung:
+            failed(StorageError("given up"))
+        self.hung = []
 
     def submit(self, work: Callable, done: Callable, failed: Callable) -> None:
         def tried() -> object:
@@ -38,7 +47,9 @@ class Patient(HeldBackground):
                 return hung
 
         def told(result: object) -> None:
-            if not isinstance(result, Hangs):
+            if isinstance(result, Hangs):
+                self.hung.append(failed)
+            else:
                 done(result)
 
         super().submit(tried, told, failed)
@@ -257,6 +268,11 @@ def damage(store: MemoryStore, name: str) -> None:
     store.write(name, [bytes(data)])
 
 
+def kill_a_worker(job: Job) -> None:
+    job.workers.kill(next(iter(job.workers.workers)))
+    job.workers.events.append(LaunchEnded(0, "killed"))
+
+
 def test_a_damaged_newest_checkpoint_fails_the_start_where_rows_would_come_twice() -> None:
     """I17, T5, I24, bug-E2: says which file, and what to do; nothing is written a second time."""
     sink = ListSink()
@@ -287,6 +303,24 @@ def test_a_damaged_newest_checkpoint_is_passed_over_where_no_sink_minds() -> Non
     assert f"going on from {older}" in warning.message
 
 
+def test_a_checkpoint_that_the_job_went_back_to_is_deleted_no_more() -> None:
+    """I12, I17: it was to go, behind a deletion that took long; then its successor turned out to be damaged."""
+    sink, store, background = ListSink(idempotent=True), Bad("delete", "chk-1/", Hangs()), Patient()
+    job = Job(NumberSource(FOREVER), sink, store=store, background=background, keep=1)
+    job.until(job.completed(3))
+    newest = max(metadata(store))
+    assert metadata(store) == [1, 2, newest], "the deletion of 2 waits for that of 1"
+    damage(store, f"chk-{newest}/_metadata")
+    kill_a_worker(job)
+    job.until(lambda: job.manager.machine.attempts == 2 and job.manager.status == "running")
+    assert job.manager.coordinator.completed == [2], "1 is being deleted: nothing to go on from"
+    background.end()
+    job.step()
+    assert 2 in metadata(store)
+    job.until(job.completed(4))
+    job.until(lambda: 2 not in metadata(store))
+
+
 def test_whoever_names_the_older_checkpoint_goes_on_from_it_also_after_a_failure() -> None:
     """I17: what the refusal advises works, and works again when a worker is lost before the next checkpoint."""
     sink = ListSink()
@@ -296,8 +330,7 @@ def test_whoever_names_the_older_checkpoint_goes_on_from_it_also_after_a_failure
     wish = RestoreWish(manifest=manifests.decode(store.read(name), name))
     job = Job(NumberSource(ROWS), sink, store=store, driver="b", wish=wish, every_ms=None)
     job.until(lambda: job.manager.status == "running")
-    job.workers.kill(next(iter(job.workers.workers)))
-    job.workers.events.append(LaunchEnded(0, "killed"))
+    kill_a_worker(job)
     job.until(lambda: job.manager.machine.attempts == 2)
     assert job.run() is Outcome.FINISHED
     assert sorted(set(sink.numbers)) == list(range(ROWS))

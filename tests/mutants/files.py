@@ -11,6 +11,7 @@ import xxhash
 
 from penstock.engine import durable
 from penstock.engine.checkpoint_files import CheckpointFiles
+from penstock.engine.cleaning import CleanUp
 from penstock.engine.manager import JobManager
 from penstock.errors import StorageError
 from penstock.protocol import recovery
@@ -19,6 +20,11 @@ from penstock.state import channel_rows, segments
 from penstock.wire import manifest as manifests
 from penstock.wire import paths, records
 from tests.mutants.registry import simulated, swapped, tested, together
+
+SPARED = (
+    "tests/engine/test_manager_storage.py"
+    "::test_a_checkpoint_that_the_job_went_back_to_is_deleted_no_more"
+)
 
 # ---- completing
 
@@ -104,6 +110,7 @@ def a_fenced_driver_deletes() -> AbstractContextManager[None]:
 
     return together(
         swapped(CheckpointFiles, "sweep", unchecked(CheckpointFiles.sweep)),
+        swapped(CheckpointFiles, "delete_checkpoint", unchecked(CheckpointFiles.delete_checkpoint)),
         swapped(CheckpointFiles, "delete_everything", unchecked(CheckpointFiles.delete_everything)),
     )
 
@@ -160,7 +167,9 @@ def the_claim_does_not_wait_for_metadata() -> AbstractContextManager[None]:
 
     def claim_at_once(self: JobManager) -> None:
         if self._claims.wanted and not self._ending():
-            self._claims.take(self.coordinator.next_id, self._claimed, self._claim_failed)
+            self._claims.take(
+                self.coordinator.next_id, frozenset(), self._claimed, self._claim_failed
+            )
 
     return swapped(JobManager, "_claim_if_settled", claim_at_once)
 
@@ -235,6 +244,24 @@ def the_sweep_takes_what_is_kept() -> AbstractContextManager[None]:
         original(self, (), *rest)
 
     return swapped(CheckpointFiles, "sweep", sweep)
+
+
+@tested(SPARED)
+def a_queued_deletion_is_not_taken_back() -> AbstractContextManager[None]:
+    """The job goes back to a checkpoint that waits for its deletion, and then it is deleted (I12)."""
+    return swapped(CleanUp, "spare", lambda self: frozenset())
+
+
+@tested(SPARED)
+def what_is_being_deleted_is_restored() -> AbstractContextManager[None]:
+    """A job goes on from a checkpoint that is half gone (I5, I12)."""
+    original = CleanUp.spare
+
+    def spare(self: CleanUp) -> frozenset[CheckpointId]:
+        original(self)
+        return frozenset()
+
+    return swapped(CleanUp, "spare", spare)
 
 
 @tested("tests/engine/test_checkpoint_files.py::test_discarding_leaves_a_tombstone_where_it_is")

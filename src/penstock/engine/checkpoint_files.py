@@ -110,17 +110,19 @@ class CheckpointFiles:
         *,
         may_fall_back: bool,
         damaged: Mapping[CheckpointId, str],
+        going: frozenset[CheckpointId] = frozenset(),
         next_id: CheckpointId = FIRST_CHECKPOINT,
         misfit: Callable[[Manifest], str] = lambda _: "",
         ids_reserved: int = IDS_RESERVED,
     ) -> RestorePoint:
         """Takes the next attempt number, looks, decides, records the decision, and looks who owns the job now.
 
-        `next_id` is the first id that this driver has not used itself. `misfit` says why the job cannot go on from a
-        checkpoint: then nothing is recorded, so that what was there before stays good."""
+        `going` are checkpoints that are being deleted. `next_id` is the first id that this driver has not used
+        itself. `misfit` says why the job cannot go on from a checkpoint: then nothing is recorded, so that what was
+        there before stays good."""
         attempt = self._claim_next()
         names = self._store.list()
-        facts, found = self._facts(names, damaged)
+        facts, found = self._facts(names, damaged, going)
         decision = recovery.decide(facts, may_fall_back=may_fall_back)
         first_id = max(next_id, recovery.first_free_id(facts))
         if wish.fresh or wish.manifest is not None:
@@ -169,14 +171,17 @@ class CheckpointFiles:
                 )
 
     def _facts(
-        self, names: list[str], damaged: Mapping[CheckpointId, str]
+        self,
+        names: list[str],
+        damaged: Mapping[CheckpointId, str],
+        going: frozenset[CheckpointId],
     ) -> tuple[Facts, dict[CheckpointId, Manifest]]:
         readable: dict[CheckpointId, Manifest] = {}
         broken = [Damaged(n, reason) for n, reason in sorted(damaged.items()) if n != NO_CHECKPOINT]
         claims = self._claims(names)
         for name in names:
             checkpoint = paths.metadata_of(name)
-            if checkpoint is None or checkpoint in damaged:
+            if checkpoint is None or checkpoint in damaged or checkpoint in going:
                 continue
             try:
                 data = self._store.read(name)
@@ -290,6 +295,7 @@ class CheckpointFiles:
             created = self._store.create(name, data)
         except StorageError:
             created = False
+            self._check_owner(self._claimed_attempts())
             if self._store.create(name, tombstone(manifest.checkpoint)):
                 return False
         if not created:
@@ -305,9 +311,11 @@ class CheckpointFiles:
     # ---- clean-up
 
     def delete_checkpoint(self, checkpoint: CheckpointId) -> None:
-        """Deletes a checkpoint that is no longer kept, its metadata first: it must not exist by halves."""
+        """Deletes a checkpoint that is no longer kept, its metadata first: it must not exist by halves. A driver that
+        is no longer the owner deletes none: another one may be going on from it."""
+        self._check_owner(self._claimed_attempts())
         names = self._store.list(paths.checkpoint_folder(checkpoint))
-        for name in sorted(names, key=lambda name: paths.metadata_of(name) is None):
+        for name in sorted(names, key=_one_by_one):
             self._store.delete(name)
 
     def discard(self, checkpoint: CheckpointId) -> None:
@@ -343,7 +351,7 @@ class CheckpointFiles:
             for name in names
             if (n := paths.checkpoint_of(name)) is not None and n < before and n not in keep
         ]
-        for name in sorted(stale, key=lambda name: paths.metadata_of(name) is None):
+        for name in sorted(stale, key=_one_by_one):
             self._store.delete(name)
 
     def delete_everything(self) -> None:
@@ -352,6 +360,11 @@ class CheckpointFiles:
         names = [name for name in self._store.list() if paths.is_known(name)]
         for name in sorted(names, key=lambda name: name == paths.JOB):
             self._store.delete(name)
+
+
+def _one_by_one(name: str) -> tuple[CheckpointId, bool]:
+    """The order of deletions: no checkpoint is begun before the last has gone, and of each the metadata goes first."""
+    return paths.checkpoint_of(name) or NO_CHECKPOINT, paths.metadata_of(name) is None
 
 
 def _wished(

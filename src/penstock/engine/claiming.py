@@ -45,10 +45,12 @@ class Claims:
     def take(
         self,
         next_id: CheckpointId,
+        going: frozenset[CheckpointId],
         claimed: Callable[[RestorePoint], None],
         failed: Callable[[BaseException], None],
     ) -> None:
-        """Takes the next attempt number, in the background. `next_id` is the first checkpoint id not used yet."""
+        """Takes the next attempt number, in the background. `next_id` is the first checkpoint id not used yet;
+        `going` are checkpoints that are being deleted: what is left of them is nothing to go on from."""
         self.wanted = False
         files = self._files
         if files is None:
@@ -62,6 +64,7 @@ class Claims:
                 wish,
                 may_fall_back=may_fall_back,
                 damaged=damaged,
+                going=going,
                 next_id=next_id,
                 misfit=lambda manifest: operators_mismatch(manifest, self._spec.plan),
                 ids_reserved=self._ids_reserved,

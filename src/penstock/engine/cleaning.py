@@ -11,7 +11,7 @@ from penstock.engine.checkpoint_files import CheckpointFiles
 from penstock.engine.claiming import may_pass
 from penstock.engine.later import Later
 from penstock.engine.persisting import unsettled
-from penstock.engine.serial import Serial
+from penstock.engine.serial import Piece, Serial, State
 from penstock.errors import StorageError
 from penstock.ports.clock import Clock
 from penstock.protocol.coordinator import Coordinator
@@ -43,6 +43,8 @@ class CleanUp:
         self._cleaning = cleaning
         self._later = later
         self._clock = clock
+        self._doomed: list[tuple[CheckpointId, Piece]] = []
+        """Checkpoints that are to be deleted."""
 
     def discard(self, checkpoint: CheckpointId) -> None:
         """A snapshot that was given up: its state files go."""
@@ -51,10 +53,22 @@ class CleanUp:
     def delete(self, checkpoints: Iterable[CheckpointId]) -> None:
         """Completed checkpoints that are no longer kept."""
         for checkpoint in checkpoints:
-            self._clean(partial(self._files.delete_checkpoint, checkpoint))
+            piece = self._clean(partial(self._files.delete_checkpoint, checkpoint))
+            self._doomed.append((checkpoint, piece))
+        self._doomed = [(n, piece) for n, piece in self._doomed if piece.state is not State.OVER]
 
-    def _clean(self, work: Callable[[], None]) -> None:
-        self._cleaning.submit(work, lambda _: None, lambda error: log.info("clean-up: %s", error))
+    def spare(self) -> frozenset[CheckpointId]:
+        """Takes back the deletions that have not begun: the newest checkpoint may turn out to be damaged, and then the
+        one before it is needed again. Hands back those that are under way."""
+        for _, piece in self._doomed:
+            piece.take_back()
+        self._doomed = [(n, piece) for n, piece in self._doomed if piece.state is not State.OVER]
+        return frozenset(n for n, _ in self._doomed)
+
+    def _clean(self, work: Callable[[], None]) -> Piece:
+        return self._cleaning.submit(
+            work, lambda _: None, lambda error: log.info("clean-up: %s", error)
+        )
 
     def at_end(
         self, coordinator: Coordinator, everything: bool, tries: int = TIDY_TRIES_MAX

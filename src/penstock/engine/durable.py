@@ -74,6 +74,10 @@ class Durable:
         """Completed checkpoints are no longer kept."""
         self._clean_up.delete(checkpoints)
 
+    def spare(self) -> frozenset[CheckpointId]:
+        """Keeps what has not gone yet: see `CleanUp.spare`."""
+        return self._clean_up.spare()
+
     def job_ended(self, outcome: Outcome, coordinator: Coordinator, began: bool) -> None:
         """`began`: an attempt was claimed, so that there may be something to clean up."""
         self._over = True

@@ -382,7 +382,8 @@ class JobManager:
     def _claim_if_settled(self) -> None:
         """What is being persisted must be settled first: it may be the very checkpoint to restore."""
         if self._claims.wanted and not unsettled(self.coordinator) and not self._ending():
-            self._claims.take(self.coordinator.next_id, self._claimed, self._claim_failed)
+            going = self._durable.spare() if self._durable is not None else frozenset()
+            self._claims.take(self.coordinator.next_id, going, self._claimed, self._claim_failed)
 
     def _claimed(self, point: RestorePoint) -> None:
         for warning in point.warnings:

@@ -40,6 +40,7 @@ class Checkers:
         self.written_ms: dict[str, float] = {}
         """When each state file was written last."""
         self.half_deleted: set[CheckpointId] = set()
+        self._deleted: set[CheckpointId] = set()
         self.ended_ms = 0.0
         """When the newest driver decided that its job is over."""
         self.cuts = Cuts(world)
@@ -108,6 +109,7 @@ class Checkers:
             return
         if paths.metadata_of(name) is None:
             self._violation("I12", f"{name} is deleted while checkpoint {checkpoint} exists")
+        self._deleted.add(checkpoint)
         manifest = self.manifests[checkpoint]
         newer = [n for n in there if n > checkpoint and not self.is_void(self.manifests[n])]
         keep = self._world.settings.coordinator.keep
@@ -294,7 +296,8 @@ class Checkers:
         before = self._statuses.get((driver, id), "pending")
         if before not in ("pending", status):
             self._violation("I6", f"checkpoint {id} was {before} and is {status}")
-        if status == "aborted" and before != status and CheckpointId(id) in self.manifests:
+        durable = id in self.manifests and id not in self._deleted
+        if status == "aborted" and before != status and durable:
             self._violation("I6", f"checkpoint {id} is durable and was given up")
         self._statuses[driver, id] = status
 
