@@ -28,6 +28,7 @@ from penstock.plan.keyhash import (
     word_of,
 )
 from penstock.state.keystore import FIRST_ROWS, View, WordKeys, grown, key_column
+from penstock.state.near import NearSlots
 from penstock.state.slots import SlotTable
 
 
@@ -51,6 +52,7 @@ class WordIndex:
 
     def __init__(self, kind: pa.DataType) -> None:
         self._table = SlotTable(mix)
+        self._near = NearSlots()
         self._keys = WordKeys(kind)
         self._null_slot = -1
 
@@ -62,12 +64,27 @@ class WordIndex:
         if column.null_count:
             return self._upsert_with_nulls(column)
         words = word_of(column)
+        slots = self._near.find(words)
+        if slots is None:
+            slots, new_h1, new_rows = self._upsert_far(words)
+        else:
+            missing = np.flatnonzero(slots < 0)
+            if not len(missing):
+                return Found(slots, _NONE)
+            words = words.take(missing)
+            found, new_h1, new_rows = self._upsert_far(words)
+            slots[missing] = found
+            new_rows = missing.take(new_rows)
+            self._near.remember(words, found, len(self._table))
+        if len(new_rows):
+            self._keys.append(_take(column, new_rows))
+        return Found(slots, new_h1)
+
+    def _upsert_far(self, words: I64) -> tuple[I64, U64, I64]:
+        """Slots, the hashes of new keys, and a row of each of them."""
         h1 = mix(words)
         slots, new_rows = self._table.upsert(words, h1)
-        if not len(new_rows):
-            return Found(slots, _NONE)
-        self._keys.append(_take(column, new_rows))
-        return Found(slots, h1.take(new_rows))
+        return slots, h1.take(new_rows) if len(new_rows) else _NONE, new_rows
 
     def _upsert_with_nulls(self, column: pa.Array) -> Found:
         null = null_mask(column)
