@@ -12,7 +12,7 @@ import penstock as pen
 from penstock.api import at_exit
 from penstock.api.job import ENDED, STATES
 from penstock.api.show import print_table
-from penstock.protocol.lifecycle import Outcome
+from penstock.protocol.phases import Outcome
 from penstock.shells.spark.driver_loop import DriverLoop
 
 

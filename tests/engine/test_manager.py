@@ -14,8 +14,8 @@ from penstock.errors import StorageError
 from penstock.ports.control import LaunchEnded, Received
 from penstock.protocol import restart
 from penstock.protocol.ids import AttemptId, CheckpointId, SubtaskId, WorkerId
-from penstock.protocol.lifecycle import Outcome
 from penstock.protocol.messages import Ack, Deploy, Drop, Failed, Notify, Sync, Trigger
+from penstock.protocol.phases import Outcome
 from penstock.protocol.recovery import IDS_RESERVED
 from penstock.protocol.snapshot import SubtaskSnapshot
 from penstock.storage.memory import MemoryStore

@@ -12,7 +12,7 @@ from penstock.engine.manager import END_PATIENCE_MS
 from penstock.errors import StorageError
 from penstock.ports.control import LaunchEnded
 from penstock.protocol.ids import AttemptId
-from penstock.protocol.lifecycle import Outcome
+from penstock.protocol.phases import Outcome
 from penstock.storage.memory import MemoryStore
 from penstock.wire import manifest as manifests
 from penstock.wire import paths

@@ -13,8 +13,9 @@ from penstock.errors import SchemaError
 from penstock.ports.control import Received
 from penstock.protocol import restart
 from penstock.protocol.ids import AttemptId, CheckpointId, WorkerId
-from penstock.protocol.lifecycle import JobMachine, LifecycleConfig, Outcome
+from penstock.protocol.lifecycle import JobMachine, LifecycleConfig
 from penstock.protocol.messages import Decline
+from penstock.protocol.phases import Outcome
 from tests.engine.kit import Do, ListSink, NumberSource
 from tests.engine.test_manager import Job
 

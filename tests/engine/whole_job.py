@@ -15,8 +15,9 @@ from penstock.ports.control import ControlEvent, Joined, Left, Received
 from penstock.protocol import restart
 from penstock.protocol.coordinator import CoordinatorConfig
 from penstock.protocol.ids import WorkerId
-from penstock.protocol.lifecycle import LifecycleConfig, Outcome
+from penstock.protocol.lifecycle import LifecycleConfig
 from penstock.protocol.messages import ToWorker
+from penstock.protocol.phases import Outcome
 from penstock.storage.memory import MemoryStore
 from penstock.wire import paths
 from tests.engine.kit import (

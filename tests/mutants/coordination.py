@@ -19,8 +19,8 @@ from penstock.protocol.coordinator import (
     Subsume,
 )
 from penstock.protocol.ids import CheckpointId
-from penstock.protocol.lifecycle import Outcome
 from penstock.protocol.messages import Notify, SnapshotKind
+from penstock.protocol.phases import Outcome
 from tests.mutants.registry import simulated, swapped, tested
 
 # ---- triggering

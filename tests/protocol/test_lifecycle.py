@@ -11,6 +11,11 @@ from penstock.protocol.lifecycle import (
     LAUNCH_FAILURES_MAX,
     LEAVE_PATIENCE_MS,
     REJOIN_PATIENCE_MS,
+    JobMachine,
+    LifecycleConfig,
+)
+from penstock.protocol.messages import SnapshotKind
+from penstock.protocol.phases import (
     AttemptOver,
     AttemptRuns,
     CancelLaunch,
@@ -21,9 +26,7 @@ from penstock.protocol.lifecycle import (
     Ending,
     Gathering,
     JobEnded,
-    JobMachine,
     LaunchWorker,
-    LifecycleConfig,
     NotReady,
     Outcome,
     RequestStop,
@@ -33,7 +36,6 @@ from penstock.protocol.lifecycle import (
     SendLeave,
     SendStart,
 )
-from penstock.protocol.messages import SnapshotKind
 
 W0, W1, W2, W3 = (WorkerId(f"w{i}") for i in range(4))
 E1, E2 = AttemptId(1), AttemptId(2)

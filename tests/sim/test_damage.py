@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
 
-from penstock.protocol.lifecycle import Outcome
+from penstock.protocol.phases import Outcome
 from penstock.shells.sim.scenario import Draw, Drawn, draw_everything
 from penstock.shells.sim.world import World
 

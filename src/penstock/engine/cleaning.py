@@ -16,7 +16,7 @@ from penstock.errors import StorageError
 from penstock.ports.clock import Clock
 from penstock.protocol.coordinator import Coordinator
 from penstock.protocol.ids import CheckpointId
-from penstock.protocol.lifecycle import Outcome
+from penstock.protocol.phases import Outcome
 
 TIDY_TRIES_MAX = 10
 """How often the last clean-up is tried; what it leaves goes when the job of this name ends the next time."""

@@ -21,7 +21,7 @@ from penstock.ports.background import Background
 from penstock.ports.clock import Clock
 from penstock.protocol.coordinator import Coordinator
 from penstock.protocol.ids import CheckpointId
-from penstock.protocol.lifecycle import Outcome
+from penstock.protocol.phases import Outcome
 from penstock.wire.manifest import Manifest
 
 QUEUES = 3

@@ -33,11 +33,11 @@ from penstock.ports.background import Background
 from penstock.ports.clock import Clock
 from penstock.ports.control import ControlEvent, Joined, LaunchEnded, Left, Received, Workers
 from penstock.protocol import coordinator as snapshots
-from penstock.protocol import lifecycle
+from penstock.protocol import phases
 from penstock.protocol.commit import CommitPermit
 from penstock.protocol.coordinator import Coordinator, CoordinatorConfig
 from penstock.protocol.ids import AttemptId, CheckpointId, SlotId, SubtaskId, WorkerId
-from penstock.protocol.lifecycle import JobMachine, LifecycleConfig, Outcome
+from penstock.protocol.lifecycle import JobMachine, LifecycleConfig
 from penstock.protocol.messages import (
     Abort,
     Ack,
@@ -59,6 +59,7 @@ from penstock.protocol.messages import (
     ToWorker,
     Trigger,
 )
+from penstock.protocol.phases import Outcome
 from penstock.wire import paths
 
 SYNC_MS = 200.0
@@ -158,9 +159,9 @@ class JobManager:
     @property
     def status(self) -> str:
         match self.machine.phase:
-            case lifecycle.Ended(outcome):
+            case phases.Ended(outcome):
                 return str(outcome)
-            case lifecycle.Running() | lifecycle.Ending():
+            case phases.Running() | phases.Ending():
                 return "running"
             case _:
                 return "restarting" if self.machine.began_again else "starting"
@@ -319,40 +320,40 @@ class JobManager:
 
     # ---- what to do about workers and attempts
 
-    def _obey(self, actions: Iterable[lifecycle.Action]) -> None:
+    def _obey(self, actions: Iterable[phases.Action]) -> None:
         for action in actions:
             self._obey_one(action)
 
-    def _obey_one(self, action: lifecycle.Action) -> None:  # noqa: C901, PLR0912 (one line per case)
+    def _obey_one(self, action: phases.Action) -> None:  # noqa: C901, PLR0912 (one line per case)
         match action:
-            case lifecycle.LaunchWorker(launch):
+            case phases.LaunchWorker(launch):
                 self._workers.launch(launch, f"worker {launch + 1}")
-            case lifecycle.CancelLaunch(launch):
+            case phases.CancelLaunch(launch):
                 self._workers.cancel(launch)
-            case lifecycle.ClaimAttempt():
+            case phases.ClaimAttempt():
                 self._claims.wanted = True
                 self._claim_if_settled()
-            case lifecycle.SendDeploy(worker, slot, attempt):
+            case phases.SendDeploy(worker, slot, attempt):
                 self._workers.send(worker, self._claims.deployment(slot, attempt))
-            case lifecycle.SendStart(worker, attempt, endpoints):
+            case phases.SendStart(worker, attempt, endpoints):
                 self._workers.send(worker, Start(attempt, endpoints))
-            case lifecycle.SendDrop(worker, attempt):
+            case phases.SendDrop(worker, attempt):
                 self._workers.send(worker, Drop(attempt))
-            case lifecycle.SendLeave(worker):
+            case phases.SendLeave(worker):
                 self._workers.send(worker, Leave())
-            case lifecycle.AttemptRuns(attempt, restored):
+            case phases.AttemptRuns(attempt, restored):
                 self._attempt_runs(attempt, restored)
-            case lifecycle.AttemptOver():
+            case phases.AttemptOver():
                 if not self._ending():
                     self._progress.metrics = {}
                     self._tell_restart()
                 self._coordinate(self.coordinator.attempt_ended(self._now()))
-            case lifecycle.NotReady(attempt, workers, reason):
+            case phases.NotReady(attempt, workers, reason):
                 late = ", ".join(self._crew.name(worker) for worker in workers)
                 self._troubles.note(f"DeployTimeout: {reason}. Late: {late}", attempt)
-            case lifecycle.RequestStop():
+            case phases.RequestStop():
                 self._coordinate(self.coordinator.request_last(SnapshotKind.STOP, self._now()))
-            case lifecycle.JobEnded(outcome, reason):
+            case phases.JobEnded(outcome, reason):
                 self._job_ended(outcome, reason)
 
     def _attempt_runs(self, attempt: AttemptId, restored: CheckpointId) -> None:
@@ -482,16 +483,16 @@ class JobManager:
 
     def _running_attempt(self) -> AttemptId | None:
         phase = self.machine.phase
-        return phase.attempt if isinstance(phase, lifecycle.Running) else None
+        return phase.attempt if isinstance(phase, phases.Running) else None
 
     def _present_attempt(self) -> AttemptId | None:
         phase = self.machine.phase
-        if isinstance(phase, lifecycle.Running | lifecycle.Deploying):
+        if isinstance(phase, phases.Running | phases.Deploying):
             return phase.attempt
         return None
 
     def _ending(self) -> bool:
-        return isinstance(self.machine.phase, lifecycle.Ending | lifecycle.Ended)
+        return isinstance(self.machine.phase, phases.Ending | phases.Ended)
 
     def _now(self) -> float:
         return self._clock.monotonic_ms()

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from penstock.engine.metrics import summed
 from penstock.plan.physical import PhysicalPlan
 from penstock.protocol.ids import NO_CHECKPOINT, CheckpointId, SlotId, SubtaskId
-from penstock.protocol.lifecycle import Outcome
 from penstock.protocol.messages import SnapshotKind, Status
+from penstock.protocol.phases import Outcome
 
 OUTCOMES = {SnapshotKind.FINAL: Outcome.FINISHED, SnapshotKind.STOP: Outcome.STOPPED}
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import assert_never
 
 from penstock.protocol import restart
-from penstock.protocol.lifecycle import Gathering, JobMachine
+from penstock.protocol.lifecycle import JobMachine
+from penstock.protocol.phases import Gathering
 
 
 def restart_line(machine: JobMachine, durable: bool) -> str:

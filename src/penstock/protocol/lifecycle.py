@@ -20,12 +20,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from enum import StrEnum
-from typing import TypeAlias
 
 from penstock.protocol import restart
 from penstock.protocol.ids import AttemptId, CheckpointId, SlotId, WorkerId
 from penstock.protocol.messages import SnapshotKind
+from penstock.protocol.phases import (
+    Action,
+    AttemptOver,
+    AttemptRuns,
+    CancelLaunch,
+    ClaimAttempt,
+    Claiming,
+    Deploying,
+    Ended,
+    Ending,
+    Gathering,
+    JobEnded,
+    LaunchWorker,
+    NotReady,
+    Outcome,
+    Phase,
+    RequestStop,
+    Running,
+    SendDeploy,
+    SendDrop,
+    SendLeave,
+    SendStart,
+)
 
 DROP_PATIENCE_MS = 1_500
 """How long a worker may take to drop an attempt; its own watchdog ends it earlier."""
@@ -33,13 +54,6 @@ REJOIN_PATIENCE_MS = 5_000
 """How long Spark's own retry may take to bring a lost worker back before a new one is launched."""
 LEAVE_PATIENCE_MS = 2_000
 LAUNCH_FAILURES_MAX = 10
-
-
-class Outcome(StrEnum):
-    FINISHED = "finished"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-    STOPPED = "stopped"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,146 +66,6 @@ class LifecycleConfig:
     """How long workers may take to open and restore what they were given."""
     goes_on: bool = True
     """False without checkpoints: there is nothing to go on from, so every lost worker ends the job."""
-
-
-# ---- phases
-
-
-@dataclass(frozen=True, slots=True)
-class Gathering:
-    since_ms: float
-    not_before_ms: float
-    drop_until_ms: float
-
-
-@dataclass(frozen=True, slots=True)
-class Claiming:
-    pass
-
-
-@dataclass(frozen=True, slots=True)
-class Deploying:
-    attempt: AttemptId
-    restored: CheckpointId
-    kind: SnapshotKind | None
-    owed: frozenset[WorkerId]
-    endpoints: Mapping[int, Mapping[str, str]]
-    until_ms: float
-
-
-@dataclass(frozen=True, slots=True)
-class Running:
-    attempt: AttemptId
-    endpoints: Mapping[int, Mapping[str, str]]
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    outcome: Outcome
-    reason: str
-    until_ms: float
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    outcome: Outcome
-    reason: str
-
-
-Phase: TypeAlias = Gathering | Claiming | Deploying | Running | Ending | Ended
-
-# ---- what the machine asks for
-
-
-@dataclass(frozen=True, slots=True)
-class LaunchWorker:
-    launch: int
-
-
-@dataclass(frozen=True, slots=True)
-class CancelLaunch:
-    launch: int
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimAttempt:
-    """Take the next attempt number, find and record the restore point; then say claimed or claim_failed."""
-
-
-@dataclass(frozen=True, slots=True)
-class SendDeploy:
-    worker: WorkerId
-    slot: SlotId
-    attempt: AttemptId
-
-
-@dataclass(frozen=True, slots=True)
-class SendStart:
-    worker: WorkerId
-    attempt: AttemptId
-    endpoints: Mapping[int, Mapping[str, str]]
-
-
-@dataclass(frozen=True, slots=True)
-class SendDrop:
-    worker: WorkerId
-    attempt: AttemptId
-
-
-@dataclass(frozen=True, slots=True)
-class SendLeave:
-    worker: WorkerId
-
-
-@dataclass(frozen=True, slots=True)
-class AttemptRuns:
-    """Every subtask runs."""
-
-    attempt: AttemptId
-    restored: CheckpointId
-
-
-@dataclass(frozen=True, slots=True)
-class AttemptOver:
-    """Fenced: nothing of this attempt counts any more."""
-
-    attempt: AttemptId
-
-
-@dataclass(frozen=True, slots=True)
-class NotReady:
-    """For the history: the attempt fails because these workers kept it waiting."""
-
-    attempt: AttemptId
-    workers: tuple[WorkerId, ...]
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class RequestStop:
-    """Ask the coordinator for the last snapshot of a job that a person stops."""
-
-
-@dataclass(frozen=True, slots=True)
-class JobEnded:
-    outcome: Outcome
-    reason: str
-
-
-Action: TypeAlias = (
-    LaunchWorker
-    | CancelLaunch
-    | ClaimAttempt
-    | SendDeploy
-    | SendStart
-    | SendDrop
-    | SendLeave
-    | AttemptRuns
-    | AttemptOver
-    | NotReady
-    | RequestStop
-    | JobEnded
-)
 
 
 @dataclass(frozen=True, slots=True)

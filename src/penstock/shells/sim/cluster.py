@@ -13,7 +13,7 @@ from penstock.engine.worker import Worker
 from penstock.plan.physical import PhysicalPlan, make_plan
 from penstock.ports.control import DriverLost, Joined, LaunchEnded, Left
 from penstock.protocol.ids import WorkerId
-from penstock.protocol.lifecycle import Outcome
+from penstock.protocol.phases import Outcome
 from penstock.shells.sim.disk import SimStore
 from penstock.shells.sim.ports import (
     Job,

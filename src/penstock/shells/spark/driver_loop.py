@@ -18,7 +18,7 @@ from penstock.engine.records import (
     WorkerInfo,
 )
 from penstock.errors import JobFailed, PlanError
-from penstock.protocol.lifecycle import Outcome
+from penstock.protocol.phases import Outcome
 from penstock.shells.spark.background import ThreadBackground
 from penstock.shells.spark.clock import RealClock
 from penstock.shells.spark.workers import SparkWorkers
