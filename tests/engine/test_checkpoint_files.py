@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 
 import pytest
@@ -557,6 +558,80 @@ def test_everything_goes_and_the_sign_on_the_door_goes_last() -> None:
     files.delete_everything()
     assert store.list() == []
     assert store.deleted[-1] == paths.JOB
+
+
+def test_deleting_everything_ends_no_checkpoint_by_halves() -> None:
+    """I12, T3: whoever is interrupted at any point leaves a job that can be started."""
+    for deletions in range(8):
+        store = Stops(deletions)
+        store.create(paths.JOB, b"x")
+        files = driver(store)
+        claim(files)
+        put(store, "chk-1/0-1", "chk-2/0-1")
+        for i in (1, 2):
+            files.persist(manifest(i, file=f"chk-{i}/0-1"))
+        with contextlib.suppress(StorageError):
+            files.delete_everything()
+        assert bool(store.list()) == (deletions < 7), "there were seven files"
+        claim(driver(store, "another"))
+
+
+class Stops(MemoryStore):
+    """Deletes so many files, and no more."""
+
+    def __init__(self, deletions: int) -> None:
+        super().__init__()
+        self.deletions_left = deletions
+
+    def delete(self, name: str) -> None:
+        if not self.deletions_left:
+            raise StorageError("no more")
+        self.deletions_left -= 1
+        super().delete(name)
+
+
+def test_a_driver_whose_directory_was_deleted_is_fenced_also_when_others_count_up_to_it() -> None:
+    """I18: a second try to delete everything hits no job that has begun in the meantime."""
+    store = MemoryStore()
+    old, second, third = (driver(store, name) for name in ("old", "second", "third"))
+    claim(old)
+    claim(second)
+    second.delete_everything()
+    with pytest.raises(JobFenced, match="deleted"):
+        old.persist(manifest(1), again=True)
+    claim(third)
+    third.persist(manifest(1))
+    before = store.list()
+    for clean_up in (old.delete_everything, lambda: old.delete_checkpoint(n(1))):
+        with pytest.raises(JobFenced):
+            clean_up()
+    assert store.list() == before
+
+
+def test_what_a_person_asks_for_is_looked_at_before_it_makes_newer_ones_void() -> None:
+    """I12, I24: a file of it is gone; the start is refused, and all is as it was."""
+    store = MemoryStore()
+    files = driver(store)
+    claim(files)
+    for i in (1, 2):
+        put(store, f"chk-{i}/0-1")
+        files.persist(manifest(i, file=f"chk-{i}/0-1"))
+    store.delete("chk-1/0-1")
+    wish = RestoreWish(manifest=manifest(1, file="chk-1/0-1"))
+    with pytest.raises(ClaimRefused, match="chk-1/0-1 is gone"):
+        claim(driver(store, "b"), wish)
+    assert claim(driver(store, "c")).restored == 2
+
+
+def test_a_second_try_to_write_metadata_looks_first_who_owns_the_job() -> None:
+    """I18: the new owner may have deleted that checkpoint long ago."""
+    store = MemoryStore()
+    old = driver(store, "old")
+    claim(old)
+    claim(driver(store, "new"))
+    with pytest.raises(JobFenced):
+        old.persist(manifest(1), again=True)
+    assert metadata(store) == []
 
 
 class Recorder(MemoryStore):

@@ -9,14 +9,15 @@ import pytest
 
 from penstock.engine.checkpoint_files import RestoreWish
 from penstock.engine.manager import END_PATIENCE_MS
-from penstock.errors import StorageError
+from penstock.engine.persisting import PERSIST_PAUSE_MS, unsettled
+from penstock.errors import CheckpointCorrupt, StorageError
 from penstock.ports.control import LaunchEnded
 from penstock.protocol.ids import AttemptId
 from penstock.protocol.phases import Outcome
 from penstock.storage.memory import MemoryStore
 from penstock.wire import manifest as manifests
 from penstock.wire import paths
-from tests.engine.kit import HeldBackground, ListSink, NumberSource
+from tests.engine.kit import Do, HeldBackground, ListSink, NumberSource
 from tests.engine.whole_job import Job, metadata
 
 FOREVER = 1_000_000
@@ -130,6 +131,67 @@ def test_what_a_hanging_clean_up_left_is_swept_by_the_next_driver() -> None:
     again = Job(NumberSource(ROWS), job.sink, store=store, driver="b")
     assert again.run() is Outcome.FINISHED
     assert len(metadata(store)) == 2
+
+
+class Refuses(MemoryStore):
+    """While `down`, no metadata is written."""
+
+    down = False
+
+    def create(self, name: str, data: bytes) -> bool:
+        if self.down and paths.metadata_of(name) is not None:
+            raise StorageError("no space left")
+        return super().create(name, data)
+
+
+def test_metadata_is_not_tried_again_behind_the_deletion_of_everything() -> None:
+    """I12, T3: it would come to exist alone, and the next job of this name would begin in the middle."""
+    store = Refuses()
+    job = Job(NumberSource(FOREVER), ListSink(), store=store, retain="delete_on_cancel")
+    job.until(job.completed(2))
+    store.down = True
+    job.until(lambda: bool(unsettled(job.manager.coordinator)))
+    job.step()
+    store.down = False
+    job.manager.request_cancel()
+    assert job.run() is Outcome.CANCELLED
+    assert store.list() == []
+    again = Job(NumberSource(ROWS), ListSink(), store=store, driver="b")
+    assert again.run() is Outcome.FINISHED
+    assert again.sink.numbers == list(range(ROWS))
+
+
+def test_an_attempt_waits_until_it_is_known_whether_a_checkpoint_exists() -> None:
+    """R1, I7: it may be the very one to go on from."""
+    store = Refuses()
+    job = Job(NumberSource(FOREVER), ListSink(), store=store)
+    job.until(job.completed(2))
+    store.down = True
+    job.until(lambda: bool(unsettled(job.manager.coordinator)))
+    (open_one,) = unsettled(job.manager.coordinator)
+    kill_a_worker(job)
+    for _ in range(50):
+        job.step()
+    assert job.manager.machine.attempts == 1
+    store.down = False
+    job.until(lambda: job.manager.machine.attempts == 2 and job.manager.status == "running")
+    assert job.manager.coordinator.newest_completed >= open_one
+
+
+def test_a_store_that_takes_no_metadata_for_long_is_told_of() -> None:
+    """C6: the job goes on and waits, and says so, ever less often."""
+    store = Refuses()
+    job = Job(NumberSource(FOREVER), ListSink(), store=store)
+    job.until(job.completed(2))
+    store.down = True
+    for _ in range(300):
+        job.clock.now_ms += PERSIST_PAUSE_MS
+        job.step()
+    assert job.manager.status == "running"
+    told = [info.message for info in job.manager.history.exceptions]
+    assert 3 <= len(told) <= 8 and "could not be written" in told[0] and "no space" in told[0]
+    store.down = False
+    job.until(job.completed(5))
 
 
 # ---- history
@@ -319,6 +381,23 @@ def test_a_checkpoint_that_the_job_went_back_to_is_deleted_no_more() -> None:
     assert 2 in metadata(store)
     job.until(job.completed(4))
     job.until(lambda: 2 not in metadata(store))
+
+
+def test_an_older_checkpoint_that_leads_nowhere_costs_nobody_the_newer_one() -> None:
+    """I12: somebody goes back, the job fails before its first checkpoint, and he goes forward again."""
+    sink = ListSink()
+    store, newest = stopped(sink)
+    name = f"chk-{min(metadata(store))}/_metadata"
+
+    def unreadable() -> Do:
+        made = Do()
+        made.at["open"] = CheckpointCorrupt("only a worker can see this")
+        return made
+
+    wish = RestoreWish(manifest=manifests.decode(store.read(name), name))
+    job = Job(NumberSource(ROWS), sink, store=store, driver="b", wish=wish, operator=unreadable)
+    assert job.run() is Outcome.FAILED
+    assert newest in metadata(store)
 
 
 def test_whoever_names_the_older_checkpoint_goes_on_from_it_also_after_a_failure() -> None:

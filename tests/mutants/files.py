@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
@@ -21,10 +20,8 @@ from penstock.wire import manifest as manifests
 from penstock.wire import paths, records
 from tests.mutants.registry import simulated, swapped, tested, together
 
-SPARED = (
-    "tests/engine/test_manager_storage.py"
-    "::test_a_checkpoint_that_the_job_went_back_to_is_deleted_no_more"
-)
+STORAGE = "tests/engine/test_manager_storage.py"
+SPARED = f"{STORAGE}::test_a_checkpoint_that_the_job_went_back_to_is_deleted_no_more"
 
 # ---- completing
 
@@ -33,7 +30,7 @@ SPARED = (
 def tombstone_is_skipped() -> AbstractContextManager[None]:
     """A write of metadata that failed is taken to have had no effect (C3, I6)."""
 
-    def persist(self: CheckpointFiles, manifest: Any) -> bool:
+    def persist(self: CheckpointFiles, manifest: Any, *, again: bool = False) -> bool:
         try:
             self._store.create(paths.metadata(manifest.checkpoint), manifests.encode(manifest))
         except StorageError:
@@ -49,7 +46,7 @@ def a_failed_write_of_metadata_counts() -> AbstractContextManager[None]:
     """A write of metadata that failed is taken to have had its effect (C3, I9)."""
     original = CheckpointFiles.persist
 
-    def persist(self: CheckpointFiles, manifest: Any) -> bool:
+    def persist(self: CheckpointFiles, manifest: Any, *, again: bool = False) -> bool:
         original(self, manifest)
         return True
 
@@ -60,7 +57,7 @@ def a_failed_write_of_metadata_counts() -> AbstractContextManager[None]:
 def metadata_is_written_over() -> AbstractContextManager[None]:
     """Metadata is not created exclusively: of two drivers the later one wins (C3, I5, bug-E15)."""
 
-    def persist(self: CheckpointFiles, manifest: Any) -> bool:
+    def persist(self: CheckpointFiles, manifest: Any, *, again: bool = False) -> bool:
         name = paths.metadata(manifest.checkpoint)
         self._store.write(name, [manifests.encode(manifest)])
         return True
@@ -161,7 +158,7 @@ class _StaleList:
         return getattr(self._store, name)
 
 
-@simulated
+@tested(f"{STORAGE}::test_an_attempt_waits_until_it_is_known_whether_a_checkpoint_exists")
 def the_claim_does_not_wait_for_metadata() -> AbstractContextManager[None]:
     """The next attempt looks for a checkpoint while one is still being written (R1, I7)."""
 
@@ -232,7 +229,7 @@ def files_go_before_the_metadata() -> AbstractContextManager[None]:
 @simulated
 def nothing_is_swept() -> AbstractContextManager[None]:
     """Files that late writers left stay for ever (I13, bug-D6)."""
-    return swapped(CheckpointFiles, "sweep", lambda self, *_: None)
+    return swapped(CheckpointFiles, "sweep", lambda self, *_, **__: None)
 
 
 @simulated
@@ -240,7 +237,7 @@ def the_sweep_takes_what_is_kept() -> AbstractContextManager[None]:
     """The last clean-up deletes checkpoints that somebody may still need (I12)."""
     original = CheckpointFiles.sweep
 
-    def sweep(self: CheckpointFiles, kept: Iterable[CheckpointId], *rest: Any) -> None:
+    def sweep(self: CheckpointFiles, kept: Any, *rest: Any, **how: Any) -> None:
         original(self, (), *rest)
 
     return swapped(CheckpointFiles, "sweep", sweep)
@@ -262,6 +259,59 @@ def what_is_being_deleted_is_restored() -> AbstractContextManager[None]:
         return frozenset()
 
     return swapped(CleanUp, "spare", spare)
+
+
+@tested(f"{STORAGE}::test_metadata_is_not_tried_again_behind_the_deletion_of_everything")
+def metadata_is_tried_again_behind_the_end() -> AbstractContextManager[None]:
+    """A retry that was due later writes metadata into a directory that was deleted (I12)."""
+    original = CheckpointFiles.persist
+
+    def persist(self: CheckpointFiles, manifest: Any, *, again: bool = False) -> bool:
+        return original(self, manifest)
+
+    return swapped(CheckpointFiles, "persist", persist)
+
+
+@tested(f"{STORAGE}::test_an_older_checkpoint_that_leads_nowhere_costs_nobody_the_newer_one")
+def going_back_deletes_what_is_newer_at_once() -> AbstractContextManager[None]:
+    """Whoever tries an older checkpoint, in vain, loses the newer ones (I12)."""
+    original = CheckpointFiles.sweep
+
+    def sweep(self: CheckpointFiles, *arguments: Any, spare_newer: bool = False) -> None:
+        original(self, *arguments)
+
+    return swapped(CheckpointFiles, "sweep", sweep)
+
+
+@tested(
+    "tests/engine/test_checkpoint_files.py"
+    "::test_what_a_person_asks_for_is_looked_at_before_it_makes_newer_ones_void"
+)
+def what_is_asked_for_is_recorded_unseen() -> AbstractContextManager[None]:
+    """An unreadable checkpoint that a person names makes the good ones void (I24)."""
+    return swapped(CheckpointFiles, "_check_wish", lambda self, wish, names: None)
+
+
+@tested(
+    "tests/protocol/test_recovery.py"
+    "::test_metadata_that_an_attempt_went_on_from_and_that_is_gone_is_damage"
+)
+def lost_metadata_is_no_damage() -> AbstractContextManager[None]:
+    """The newest checkpoint's metadata is gone, and the job goes back in silence (I17, I24)."""
+    return swapped(recovery, "gone", lambda facts: ())
+
+
+@tested(
+    "tests/engine/test_checkpoint_files.py::test_deleting_everything_ends_no_checkpoint_by_halves"
+)
+def everything_is_deleted_in_any_order() -> AbstractContextManager[None]:
+    """Deleting a job's directory, interrupted, leaves metadata without its files (I12)."""
+
+    def delete_everything(self: CheckpointFiles) -> None:
+        for name in self._store.list():
+            self._store.delete(name)
+
+    return swapped(CheckpointFiles, "delete_everything", delete_everything)
 
 
 @tested("tests/engine/test_checkpoint_files.py::test_discarding_leaves_a_tombstone_where_it_is")

@@ -341,7 +341,10 @@ def rescaled_rows_go_to_everyone() -> AbstractContextManager[None]:
     return swapped(restoring, "_ours", lambda batch, *_: batch)
 
 
-@simulated
+@tested(
+    "tests/engine/test_restoring.py"
+    "::test_with_another_parallelism_rows_without_a_key_go_somewhere_once"
+)
 def rescaled_rows_are_lost() -> AbstractContextManager[None]:
     """With another parallelism subtasks that are no more take their rows in flight with them (bug-C4, R6)."""
     original = restoring.restore_inflight
@@ -350,7 +353,10 @@ def rescaled_rows_are_lost() -> AbstractContextManager[None]:
         staying = [s for s in snapshots if s.subtask.index < plan.parallelism]
         original(operator, staying, inputs, plan, *rest)
 
-    return swapped(attempt, "restore_inflight", restore)
+    return together(
+        swapped(restoring, "restore_inflight", restore),
+        swapped(attempt, "restore_inflight", restore),
+    )
 
 
 # ---- what is held back

@@ -128,3 +128,16 @@ def a_stop_that_failed_leaves_sources_paused() -> AbstractContextManager[None]:
         self._paused_by = paused
 
     return swapped(Subtask, "abort", abort)
+
+
+@tested(
+    "tests/protocol/test_lifecycle.py"
+    "::test_a_worker_lost_in_a_long_pause_between_attempts_is_waited_for"
+)
+def the_time_for_workers_runs_out_in_the_pause() -> AbstractContextManager[None]:
+    """A worker lost late in a long pause between attempts ends the job (R1)."""
+
+    def slots_by_ms(self: JobMachine, phase: Any) -> float:
+        return float(phase.since_ms + self.config.slot_timeout_ms)
+
+    return swapped(JobMachine, "_slots_by_ms", slots_by_ms)

@@ -175,6 +175,19 @@ def test_too_few_workers_end_the_job_in_time_and_say_so() -> None:
     assert "only 1 registered" in made.phase.reason
 
 
+def test_a_worker_lost_in_a_long_pause_between_attempts_is_waited_for() -> None:
+    """R1, R2: the time for new workers begins when the pause of the restart strategy is over."""
+    long = restart.Fixed(attempts=3, delay_ms=60_000)
+    made = running(slot_timeout_ms=1_000, strategy=long)
+    made.attempt_failed(E1, "boom", 10.0)
+    made.dropped(W0, E1, 11.0)
+    made.dropped(W1, E1, 11.0)
+    made.left(W0, "killed", 30_000.0)
+    assert isinstance(made.phase, Gathering)
+    made.joined(W2, 0, 50_000.0)
+    assert made.tick(60_010.0) == [ClaimAttempt()]
+
+
 def test_a_worker_lost_while_the_attempt_is_claimed_is_waited_for() -> None:
     made = claiming()
     assert made.left(W0, "killed", 3.0) == []

@@ -118,6 +118,21 @@ def test_when_nothing_is_readable_a_job_that_may_starts_over() -> None:
     assert isinstance(decide(facts((claim(1),), (), broken, 3), may_fall_back=True), StartFresh)
 
 
+def test_metadata_that_an_attempt_went_on_from_and_that_is_gone_is_damage() -> None:
+    """I17, I24: it goes only when a newer one is complete."""
+    lost = facts((claim(1), claim(2, 7)), (found(5),))
+    assert isinstance(decide(lost, may_fall_back=False), Refuse)
+    decision = decide(lost, may_fall_back=True)
+    assert isinstance(decision, RestoreFrom) and decision.checkpoint == 5
+    assert [damaged.checkpoint for damaged in decision.skipped] == [7]
+    for fine in (
+        facts((claim(1), claim(2, 7)), (found(5), found(8, 2))),
+        facts((claim(1), claim(2, 7), claim(3, 5)), (found(5),)),
+        facts((claim(1), claim(2, 7), claim(3, None)), (found(7),)),
+    ):
+        assert isinstance(decide(fine, may_fall_back=False), RestoreFrom)
+
+
 def test_ids_never_go_back() -> None:
     """C1, C7, bug-E18: above every file, every reservation of an attempt and of a checkpoint."""
     assert first_free_id(facts(seen=41)) == 42

@@ -8,7 +8,7 @@ is there, or a tombstone takes its place and it never will be.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from penstock.engine.history_files import HistoryFiles
@@ -126,6 +126,7 @@ class CheckpointFiles:
         decision = recovery.decide(facts, may_fall_back=may_fall_back)
         first_id = max(next_id, recovery.first_free_id(facts))
         if wish.fresh or wish.manifest is not None:
+            self._check_wish(wish, names)
             point = _wished(attempt, wish, found, first_id)
         else:
             point = self._decided(attempt, decision, facts, found, first_id)
@@ -139,6 +140,21 @@ class CheckpointFiles:
         # Whoever claimed after us has either seen what we recorded, or is seen now: no id is ever used by both.
         self._check_owner(self._claimed_attempts())
         return point
+
+    def _check_wish(self, wish: RestoreWish, names: list[str]) -> None:
+        """Before anything is recorded: it would make newer checkpoints void."""
+        if wish.manifest is None:
+            return
+        try:
+            if not wish.origin:
+                self._check_files(wish.manifest, names)
+            elif self._open_origin is not None:
+                self._check_files(wish.manifest, self._open_origin(wish.origin).list())
+        except CheckpointCorrupt as error:
+            raise ClaimRefused(
+                f"the checkpoint that job {self._job!r} is to begin with cannot be used: {error}. Put the file "
+                "back, or start with restore=<path of another checkpoint>"
+            ) from error
 
     def _claim_next(self) -> AttemptId:
         while True:
@@ -155,12 +171,19 @@ class CheckpointFiles:
         names = self._store.list(paths.OWNER_FOLDER)
         return [attempt for name in names if (attempt := paths.owner_of(name)) is not None]
 
-    def _check_owner(self, claimed: Iterable[AttemptId]) -> None:
-        """Raises when a driver other than this one has claimed a newer attempt than ours."""
-        if self._own is None:
+    def _check_owner(self, claimed: Collection[AttemptId], *, thoroughly: bool = False) -> None:
+        """Raises when a driver other than this one has claimed a newer attempt than ours, or has deleted ours. It may
+        even have counted up to ours again since: `thoroughly` looks at that, too."""
+        own = self._own
+        if own is None:
             return
+        if own not in claimed:
+            raise JobFenced(
+                f"job {self._job!r}: its directory was deleted, or emptied by another driver; this one stops. "
+                "Run each job name from one driver only."
+            )
         for attempt in claimed:
-            if attempt <= self._own:
+            if attempt < own or (attempt == own and not thoroughly):
                 continue
             name = paths.owner(attempt)
             record = records.decode_owner(self._store.read(name), name)
@@ -287,9 +310,12 @@ class CheckpointFiles:
 
     # ---- completing
 
-    def persist(self, manifest: Manifest) -> bool:
-        """Makes the checkpoint exist. False: it does not, and never will. Raises when that is not known yet."""
+    def persist(self, manifest: Manifest, *, again: bool = False) -> bool:
+        """Makes the checkpoint exist. False: it does not, and never will. Raises when that is not known yet. `again`:
+        it was tried before, and in the meantime another driver may have taken the job over and deleted it."""
         name = paths.metadata(manifest.checkpoint)
+        if again:
+            self._check_owner(self._claimed_attempts())
         data = manifests.encode(manifest)
         try:
             created = self._store.create(name, data)
@@ -313,8 +339,8 @@ class CheckpointFiles:
     def delete_checkpoint(self, checkpoint: CheckpointId) -> None:
         """Deletes a checkpoint that is no longer kept, its metadata first: it must not exist by halves. A driver that
         is no longer the owner deletes none: another one may be going on from it."""
-        self._check_owner(self._claimed_attempts())
         names = self._store.list(paths.checkpoint_folder(checkpoint))
+        self._check_owner(self._claimed_attempts(), thoroughly=True)
         for name in sorted(names, key=_one_by_one):
             self._store.delete(name)
 
@@ -335,17 +361,23 @@ class CheckpointFiles:
 
     def sweep(
         self,
-        kept: Iterable[CheckpointId],
+        kept: Collection[CheckpointId],
         before: CheckpointId,
         unsettled: Iterable[CheckpointId] = (),
+        *,
+        spare_newer: bool = False,
     ) -> None:
         """Deletes everything of snapshots below `before` that are not kept: what late writers left behind, and what is
-        left of one whose metadata is gone already. Of `unsettled` ones nobody knows yet whether they exist. A driver
-        that is no longer the owner deletes nothing: another one may be going on from those files."""
-        self._check_owner(self._claimed_attempts())
+        left of one whose metadata is gone already. Of `unsettled` ones nobody knows yet whether they exist.
+        `spare_newer` keeps all that have metadata and are newer than what is kept. A driver that is no longer the owner
+        deletes nothing: another one may be going on from those files."""
         names = self._store.list()
-        there = {paths.metadata_of(name) for name in names}
-        keep = {n for n in kept if n in there}.union(unsettled)
+        there = {n for name in names if (n := paths.metadata_of(name)) is not None}
+        keep = there.intersection(kept).union(unsettled)
+        if spare_newer:
+            newest = max(kept, default=NO_CHECKPOINT)
+            keep.update(n for n in there if n > newest)
+        self._check_owner(self._claimed_attempts(), thoroughly=True)
         stale = [
             name
             for name in names
@@ -355,10 +387,15 @@ class CheckpointFiles:
             self._store.delete(name)
 
     def delete_everything(self) -> None:
-        """For retention policies that keep nothing: every file that this job can have written, if it is still ours."""
-        self._check_owner(self._claimed_attempts())
+        """For retention policies that keep nothing: every file that this job can have written, if it is still ours.
+        What says that it is goes last, and after all checkpoints: if this ends half way, none exists by halves."""
         names = [name for name in self._store.list() if paths.is_known(name)]
-        for name in sorted(names, key=lambda name: name == paths.JOB):
+        self._check_owner(self._claimed_attempts(), thoroughly=True)
+        own = paths.owner(self._own) if self._own is not None else ""
+        last = [name for name in (own, paths.JOB) if name in names]
+        checkpoints = [name for name in names if paths.checkpoint_of(name) is not None]
+        rest = [name for name in names if name not in {*last, *checkpoints}]
+        for name in [*sorted(checkpoints, key=_one_by_one), *rest, *last]:
             self._store.delete(name)
 
 

@@ -70,25 +70,31 @@ class CleanUp:
             work, lambda _: None, lambda error: log.info("clean-up: %s", error)
         )
 
-    def at_end(
-        self, coordinator: Coordinator, everything: bool, tries: int = TIDY_TRIES_MAX
-    ) -> None:
-        """Behind what is being persisted, and behind all other clean-up: what that leaves behind is found here. A
-        checkpoint whose metadata may exist keeps its files."""
+    def at_end(self, coordinator: Coordinator, restored: CheckpointId) -> None:
+        """A checkpoint whose metadata may exist keeps its files. So do those that are newer than the `restored` one, if
+        none came after it: somebody went back, it led nowhere, and he may want to go forward again."""
 
         def work() -> None:
-            if everything:
-                self._files.delete_everything()
-                return
             unclear = unsettled(coordinator)
-            self._files.sweep(coordinator.completed, coordinator.next_id, unclear)
+            fruitless = coordinator.newest_completed <= restored
+            self._files.sweep(
+                coordinator.completed, coordinator.next_id, unclear, spare_newer=fruitless
+            )
             if unclear:
                 raise StorageError(f"nobody knows yet whether checkpoints {unclear} exist")
+
+        self._at_last(work)
+
+    def delete_everything(self) -> None:
+        self._at_last(self._files.delete_everything)
+
+    def _at_last(self, work: Callable[[], None], tries: int = TIDY_TRIES_MAX) -> None:
+        """Behind what is being persisted, and behind all other clean-up: what that leaves behind is found then."""
 
         def failed(error: BaseException) -> None:
             log.info("job %s: clean-up: %s", self._job, error)
             if may_pass(error) and tries > 1:
-                again = partial(self.at_end, coordinator, everything, tries - 1)
+                again = partial(self._at_last, work, tries - 1)
                 self._later.at(self._clock.monotonic_ms() + TIDY_PAUSE_MS, again)
 
         def sweep(_: object) -> None:

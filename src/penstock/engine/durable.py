@@ -20,7 +20,7 @@ from penstock.engine.spec import JobSpec
 from penstock.ports.background import Background
 from penstock.ports.clock import Clock
 from penstock.protocol.coordinator import Coordinator
-from penstock.protocol.ids import CheckpointId
+from penstock.protocol.ids import AttemptId, CheckpointId
 from penstock.protocol.phases import Outcome
 from penstock.wire.manifest import Manifest
 
@@ -39,11 +39,12 @@ class Durable:
         background: Background,
         later: Later,
         clock: Clock,
+        tell: Callable[[str, AttemptId], None],
     ) -> None:
         self._retain = retain
         self._cleaning = Serial(background)
         self._over = False
-        self._persister = Persister(files, storage, later, clock, lambda: self._over)
+        self._persister = Persister(files, storage, later, clock, lambda: self._over, tell)
         self._clean_up = CleanUp(spec.job, files, storage, self._cleaning, later, clock)
         pages, queue = files.history(), Serial(background)
         self._log = HistoryLog(spec.job, spec.location, history, pages, queue)
@@ -78,16 +79,18 @@ class Durable:
         """Keeps what has not gone yet: see `CleanUp.spare`."""
         return self._clean_up.spare()
 
-    def job_ended(self, outcome: Outcome, coordinator: Coordinator, began: bool) -> None:
-        """`began`: an attempt was claimed, so that there may be something to clean up."""
+    def job_ended(
+        self, outcome: Outcome, coordinator: Coordinator, restored: CheckpointId | None
+    ) -> None:
+        """`restored` is what the last attempt went on from; None: none was ever claimed, there is nothing to do."""
         self._over = True
-        if not began:
+        if restored is None:
             return
         if retains(self._retain, outcome):
             self._log.finish()
-            self._clean_up.at_end(coordinator, everything=False)
+            self._clean_up.at_end(coordinator, restored)
         else:
-            self._log.abandon(lambda: self._clean_up.at_end(coordinator, everything=True))
+            self._log.abandon(self._clean_up.delete_everything)
 
     @property
     def idle(self) -> bool:

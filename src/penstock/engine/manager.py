@@ -128,6 +128,7 @@ class JobManager:
             self._background,
             self._later,
             self._clock,
+            self._troubles.note,
         )
 
     # ---- the loop
@@ -375,8 +376,9 @@ class JobManager:
         self.outcome, self.reason = outcome, reason + self._capacity
         self._give_up_ms = self._now() + END_PATIENCE_MS
         if self._durable is not None:
-            began = self._claims.point is not None
-            self._durable.job_ended(outcome, self.coordinator, began)
+            point = self._claims.point
+            restored = point.restored if point is not None else None
+            self._durable.job_ended(outcome, self.coordinator, restored)
 
     # ---- claiming an attempt
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from penstock.engine.checkpoint_files import CheckpointFiles
 from penstock.engine.claiming import may_pass
@@ -10,14 +11,16 @@ from penstock.engine.later import Later
 from penstock.engine.serial import Serial
 from penstock.ports.clock import Clock
 from penstock.protocol.coordinator import Coordinator, Persisting
-from penstock.protocol.ids import CheckpointId
+from penstock.protocol.ids import AttemptId, CheckpointId
 from penstock.wire.manifest import Manifest
 
 PERSIST_PAUSE_MS = 200.0
+TRIES_UNTOLD = 8
+"""Storage that fails for a moment is nothing to talk about; after that it is told again and again, ever less often."""
 
 
 class Persister:
-    """`is_over` says whether the job has ended: then nobody asks again."""
+    """`is_over` says whether the job has ended: then nobody asks again. `tell` hears of trouble that lasts."""
 
     def __init__(
         self,
@@ -26,12 +29,14 @@ class Persister:
         later: Later,
         clock: Clock,
         is_over: Callable[[], bool],
+        tell: Callable[[str, AttemptId], None],
     ) -> None:
         self._files = files
         self._storage = storage
         self._later = later
         self._clock = clock
         self._is_over = is_over
+        self._tell = tell
 
     def persist(
         self,
@@ -41,17 +46,30 @@ class Persister:
     ) -> None:
         """`settled` hears whether the checkpoint exists, `refused` why this driver may not write at all. While storage
         leaves it open, it is asked again."""
+        tries = 0
 
         def failed(error: BaseException) -> None:
             if not may_pass(error):
                 refused(error)
             elif not self._is_over():
+                if tries >= TRIES_UNTOLD and tries.bit_count() == 1:
+                    self._tell(_still_open(manifest.checkpoint, tries, error), manifest.attempt)
                 self._later.at(self._clock.monotonic_ms() + PERSIST_PAUSE_MS, submit)
 
         def submit() -> None:
-            self._storage.submit(lambda: self._files.persist(manifest), settled, failed)
+            nonlocal tries
+            tries += 1
+            work = partial(self._files.persist, manifest, again=tries > 1)
+            self._storage.submit(work, settled, failed)
 
         submit()
+
+
+def _still_open(checkpoint: CheckpointId, tries: int, error: BaseException) -> str:
+    return (
+        f"StorageError: the metadata of checkpoint {checkpoint} could not be written in {tries} tries, and until it "
+        f"is known whether it exists no other checkpoint can be taken and no attempt started; trying on: {error}"
+    )
 
 
 def unsettled(coordinator: Coordinator) -> list[CheckpointId]:

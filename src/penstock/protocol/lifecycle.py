@@ -282,8 +282,8 @@ class JobMachine:
             if state.was_here and state.waiting_since_ms is not None
         ]
         match self.phase:
-            case Gathering(since, not_before, drop_until):
-                times += [not_before, drop_until, since + self.config.slot_timeout_ms]
+            case Gathering(not_before_ms=not_before, drop_until_ms=drop_until):
+                times += [not_before, drop_until, self._slots_by_ms(self.phase)]
             case Deploying(until_ms=until) | Ending(until_ms=until):
                 times.append(until)
             case _:
@@ -328,9 +328,13 @@ class JobMachine:
             case _:
                 return []
 
+    def _slots_by_ms(self, phase: Gathering) -> float:
+        """A worker that is lost while the restart strategy makes everybody wait has time to be replaced, too."""
+        return max(phase.since_ms, phase.not_before_ms) + self.config.slot_timeout_ms
+
     def _try_claim(self, phase: Gathering, now_ms: float) -> list[Action]:
         if self._crew() is None:
-            if now_ms >= phase.since_ms + self.config.slot_timeout_ms:
+            if now_ms >= self._slots_by_ms(phase):
                 self.short_of_slots = True
                 return self.fail_for_good(self._too_few(), now_ms)
             return []

@@ -108,7 +108,7 @@ def decide(facts: Facts, *, may_fall_back: bool) -> Decision:
     newest = usable[-1].checkpoint if usable else NO_CHECKPOINT
     skipped = tuple(
         d
-        for d in facts.damaged
+        for d in (*facts.damaged, *gone(facts))
         if d.checkpoint > newest and not is_left_behind(d.checkpoint, facts.claims)
     )
     if skipped and not may_fall_back:
@@ -119,6 +119,18 @@ def decide(facts: Facts, *, may_fall_back: bool) -> Decision:
     if origin is not None:
         return BeginFrom(origin, first_id, skipped)
     return StartFresh(first_id, skipped)
+
+
+def gone(facts: Facts) -> tuple[Damaged, ...]:
+    """The checkpoint that the newest attempt went on from stays until a newer one is complete."""
+    restored = [claim for claim in facts.claims if claim.restored is not None]
+    newest = max(restored, key=lambda claim: claim.attempt, default=None)
+    if newest is None or newest.restored in (None, NO_CHECKPOINT):
+        return ()
+    known = {f.checkpoint for f in facts.found} | {d.checkpoint for d in facts.damaged}
+    if newest.restored in known:
+        return ()
+    return (Damaged(newest.restored, "its metadata is gone"),)
 
 
 def beginning(claims: Sequence[Claim]) -> Origin | None:

@@ -59,9 +59,12 @@ class Checkers:
         return max(self._restored, default=0)
 
     def is_void(self, manifest: Manifest) -> bool:
-        """Whether a later attempt went back behind this checkpoint."""
+        """Whether a later attempt went back behind this checkpoint, and none after that went on from it: one that was
+        overtaken while it looked for the newest checkpoint records what it saw, and does nothing more."""
+        own = [a for a, restored in self._restored.items() if restored == manifest.checkpoint]
+        newest = max(own, default=manifest.attempt)
         return any(
-            attempt > manifest.attempt and restored < manifest.checkpoint
+            attempt > max(newest, manifest.attempt) and restored < manifest.checkpoint
             for attempt, restored in self._restored.items()
         )
 

@@ -51,8 +51,10 @@ def _check_finished(world: World, checkers: Checkers) -> None:
 
 def _check_storage(world: World, checkers: Checkers) -> None:
     """I13: what lies in storage is what the kept checkpoints need, and the claims. Files that a straggler wrote after
-    the end are not held against the job, nor what could not be deleted."""
-    if world.faults.delete_error:
+    the end are not held against the job, nor what could not be deleted, nor what is left where the newest driver could
+    not begin because of damage."""
+    newest = world.cluster.drivers[-1].manager
+    if world.faults.delete_error or newest.outcome is Outcome.FAILED:
         return
     names = world.disk.list()
     kept: set[str] = set()
