@@ -341,6 +341,9 @@ class CheckpointFiles:
         is no longer the owner deletes none: another one may be going on from it."""
         names = self._store.list(paths.checkpoint_folder(checkpoint))
         self._check_owner(self._claimed_attempts(), thoroughly=True)
+        self._delete(names)
+
+    def _delete(self, names: Iterable[str]) -> None:
         for name in sorted(names, key=_one_by_one):
             self._store.delete(name)
 
@@ -368,7 +371,8 @@ class CheckpointFiles:
         spare_newer: bool = False,
     ) -> None:
         """Deletes everything of snapshots below `before` that are not kept: what late writers left behind, and what is
-        left of one whose metadata is gone already. Of `unsettled` ones nobody knows yet whether they exist.
+        left of one whose metadata is gone already; one that cannot be deleted does not keep the others. Of `unsettled`
+        ones nobody knows yet whether they exist.
         `spare_newer` keeps all that have metadata and are newer than what is kept. A driver that is no longer the owner
         deletes nothing: another one may be going on from those files."""
         names = self._store.list()
@@ -378,13 +382,15 @@ class CheckpointFiles:
             newest = max(kept, default=NO_CHECKPOINT)
             keep.update(n for n in there if n > newest)
         self._check_owner(self._claimed_attempts(), thoroughly=True)
-        stale = [
-            name
-            for name in names
-            if (n := paths.checkpoint_of(name)) is not None and n < before and n not in keep
-        ]
-        for name in sorted(stale, key=_one_by_one):
-            self._store.delete(name)
+        stale = {n for name in names if (n := paths.checkpoint_of(name)) is not None and n < before}
+        failures = []
+        for checkpoint in sorted(stale - keep):
+            try:
+                self._delete([name for name in names if paths.checkpoint_of(name) == checkpoint])
+            except StorageError as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
 
     def delete_everything(self) -> None:
         """For retention policies that keep nothing: every file that this job can have written, if it is still ours.
@@ -395,7 +401,8 @@ class CheckpointFiles:
         last = [name for name in (own, paths.JOB) if name in names]
         checkpoints = [name for name in names if paths.checkpoint_of(name) is not None]
         rest = [name for name in names if name not in {*last, *checkpoints}]
-        for name in [*sorted(checkpoints, key=_one_by_one), *rest, *last]:
+        self._delete(checkpoints)
+        for name in [*rest, *last]:
             self._store.delete(name)
 
 
