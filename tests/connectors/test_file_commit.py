@@ -254,14 +254,8 @@ OTHERS = {
     "a sink whose name ends with a number": {"operator": "out-0"},
     "a sink whose name is the end": {"operator": "ut"},
     "a later attempt": {"attempt": 5},
+    "the same attempt": {"attempt": 2},
 }
-
-
-def test_a_job_that_counts_its_attempts_anew_aborts_what_an_earlier_life_left(place: Place) -> None:
-    """E2: with `delete_on_cancel` nothing remembers how far it had counted."""
-    promised(place.sink.writer(context(attempt=1)), 1)
-    place.committer(attempt=1).abort_others([])
-    assert place.staged() == []
 
 
 @pytest.mark.parametrize("who", OTHERS)

@@ -130,9 +130,8 @@ class SinkCommitter(ABC):
 
     @abstractmethod
     def abort_others(self, keep: Sequence[Plain]) -> None:
-        """Removes what was staged for this subtask before this attempt (staged indices i with
-        `i % parallelism == index`), except the transactions in `keep`. Called before the attempt writes anything; a
-        job whose checkpoints were deleted counts its attempts from one again."""
+        """Removes what earlier attempts of this job staged for this subtask (staged indices i with
+        `i % parallelism == index`), except the transactions in `keep`."""
 
     def close(self) -> None:  # noqa: B027 (optional)
         """Releases what the committer holds."""

@@ -216,14 +216,13 @@ class FileCommitter(SinkCommitter):
         return self._folder.size(wanted.final) == wanted.bytes_total
 
     def _is_mine(self, name: str) -> bool:
-        """Staged before this attempt began, for a subtask whose place this one has taken. A job whose directory was
-        deleted counts its attempts from one again: its own number, too, may have been there before."""
+        """Staged by an earlier attempt, for a subtask whose place this one has taken."""
         match = _STAGED.fullmatch(name)
         return (
             match is not None
             and match["operator"] == self._operator
             and int(match["index"]) % self._context.parallelism == self._context.index
-            and int(match["attempt"]) <= self._context.attempt
+            and int(match["attempt"]) < self._context.attempt
         )
 
     def _lost(self, wanted: Transaction, size: int | None) -> CommitError:
