@@ -110,10 +110,10 @@ class Checkers:
         there = self._existing()
         if checkpoint not in there:
             return
-        if paths.metadata_of(name) is None:
+        manifest = self.manifests[checkpoint]
+        if paths.metadata_of(name) is None and not self.is_void(manifest):
             self._violation("I12", f"{name} is deleted while checkpoint {checkpoint} exists")
         self._deleted.add(checkpoint)
-        manifest = self.manifests[checkpoint]
         newer = [n for n in there if n > checkpoint and not self.is_void(self.manifests[n])]
         keep = self._world.settings.coordinator.keep
         given_up = self.is_void(manifest) or checkpoint in self._world.damaged

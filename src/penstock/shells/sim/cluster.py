@@ -134,7 +134,8 @@ class Cluster:
         )
 
     def plan_driver(self, delay_ms: float) -> None:
-        if len(self.drivers) < DRIVERS_MAX:
+        """Not for ever, as long as drivers are killed and jobs stopped: but the last one must be able to finish."""
+        if len(self.drivers) < DRIVERS_MAX or self._world.healed:
             self.planned.append(PlannedDriver(self._world.clock.now_ms + delay_ms))
 
     @property
