@@ -111,8 +111,10 @@ class Checkers:
         if checkpoint not in there:
             return
         manifest = self.manifests[checkpoint]
-        if paths.metadata_of(name) is None and not self.is_void(manifest):
-            self._violation("I12", f"{name} is deleted while checkpoint {checkpoint} exists")
+        if paths.metadata_of(name) is None:
+            if not self.is_void(manifest):
+                self._violation("I12", f"{name} is deleted while checkpoint {checkpoint} exists")
+            return
         self._deleted.add(checkpoint)
         newer = [n for n in there if n > checkpoint and not self.is_void(self.manifests[n])]
         keep = self._world.settings.coordinator.keep
