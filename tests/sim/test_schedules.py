@@ -36,8 +36,8 @@ def test_five_thousand_schedules_break_no_invariant() -> None:
 
 @pytest.mark.parametrize("seed", known_seeds())
 def test_a_seed_that_failed_once_never_fails_again(seed: int) -> None:
-    result, lines = run_seed(seed)
-    assert not result.problem, "\n".join([*lines[-40:], result.problem])
+    result, trace = run_seed(seed)
+    assert not result.problem, "\n".join([*trace.lines()[-40:], result.problem])
 
 
 HAPPENINGS = {
@@ -117,9 +117,11 @@ def test_jobs_are_started_again_with_another_parallelism() -> None:
 
 def test_the_same_seed_gives_the_same_trace() -> None:
     """I28."""
-    first = [run_seed(seed)[0] for seed in range(12)]
-    again = [run_seed(seed)[0] for seed in range(12)]
-    assert first == again
+    assert _hashes() == _hashes()
+
+
+def _hashes() -> list[str]:
+    return [run_seed(seed)[1].hash for seed in range(12)]
 
 
 @pytest.mark.parametrize("hash_seed", ["0", "4711"])
@@ -128,13 +130,13 @@ def test_another_process_with_another_hash_seed_gives_the_same_trace(hash_seed: 
     program = (
         "import logging; logging.getLogger('penstock').setLevel(logging.CRITICAL)\n"
         "from penstock.shells.sim.runner import run_seed\n"
-        "print(*[run_seed(seed)[0].trace_hash for seed in range(12)])"
+        "print(*[run_seed(seed)[1].hash for seed in range(12)])"
     )
     env = {**os.environ, "PYTHONHASHSEED": hash_seed}
     done = subprocess.run(
         [sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True
     )
-    assert done.stdout.split() == [run_seed(seed)[0].trace_hash for seed in range(12)]
+    assert done.stdout.split() == _hashes()
 
 
 def test_a_replay_says_what_was_drawn_what_happened_and_how_it_ended() -> None:

@@ -92,11 +92,17 @@ class Outputs:
 
     @property
     def blocked(self) -> bool:
-        return any(output.waiting for output in self._all)
+        for output in self._all:  # noqa: SIM110 (a plain loop: asked at every step)
+            if output.waiting:
+                return True
+        return False
 
     @property
     def held(self) -> bool:
-        return any(output.awaited and output.held for output in self._all)
+        for output in self._all:  # noqa: SIM110 (so is this)
+            if output.awaited and output.held:
+                return True
+        return False
 
     def awaiting(self) -> list[ChannelId]:
         """Channels whose readers have something to confirm."""

@@ -7,10 +7,10 @@ from typing import TypeAlias, assert_never
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.plan.graph import Broadcast, Forward, Hash, Partitioning, Rebalance
 from penstock.plan.keyhash import key_groups, key_lanes, owner_of
+from penstock.state.columns import int64_array, take_rows
 
 Partitioner: TypeAlias = Callable[[pa.RecordBatch], Iterable[tuple[int, pa.RecordBatch]]]
 """Rows in; pairs of (position in the list of output channels, rows) out."""
@@ -69,9 +69,7 @@ def _by_key(keys: tuple[str, ...], targets: int, max_parallelism: int) -> Partit
             return ((int(owners[0]), batch),)
         order = np.argsort(owners, kind="stable")
         ends = np.searchsorted(owners.take(order), every_target, side="right")
-        # Every index is a row's number: Arrow need not look at them again.
-        ordered = pc.take(batch, pa.array(order), boundscheck=False)
-        return _slices(ordered, ends)
+        return _slices(take_rows(batch, int64_array(order)), ends)
 
     return partition
 

@@ -221,17 +221,28 @@ def word_of(column: pa.Array) -> I64:
     """A one-word column as int64, sign-extended: the same number in int32 and int64 is the same word.
 
     Rows that are null hold anything."""
-    kind = column.type
-    if pa.types.is_boolean(kind):
-        column, kind = column.cast(pa.uint8()), pa.uint8()
-    width = kind.bit_width // 8
-    sign = "u" if pa.types.is_unsigned_integer(kind) else "i"
-    dtype = np.dtype(f"{sign}{width}")
-    if len(column) == 0:
+    count = len(column)
+    if not count:
         return np.empty(0, np.int64)
-    raw: Any = np.frombuffer(column.buffers()[1], dtype, len(column), column.offset * width)
+    if pa.types.is_boolean(column.type):
+        column = column.cast(pa.uint8())
+    dtype = _WORD_DTYPES[column.type.id]
+    width = dtype.itemsize
+    raw: Any = np.frombuffer(column.buffers()[1], dtype, count, column.offset * width)
     word: I64 = raw.view(np.int64) if width == WORD_BYTES else raw.astype(np.int64)
     return word
+
+
+_WORD_DTYPES: dict[int, np.dtype[Any]] = {
+    kind.id: np.dtype(f"{'u' if pa.types.is_unsigned_integer(kind) else 'i'}{kind.bit_width // 8}")
+    for kind in (
+        *(pa.int8(), pa.int16(), pa.int32(), pa.int64()),
+        *(pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()),
+        *(pa.date32(), pa.date64(), pa.time32("s"), pa.time64("us")),
+        *(pa.timestamp("us"), pa.duration("us")),
+    )
+}
+"""How the values of a one-word column lie in memory, by the number that Arrow has for the type."""
 
 
 def decimal_words(column: pa.Array) -> U64:

@@ -129,13 +129,12 @@ class Alignment:
     @property
     def aside(self) -> frozenset[ChannelId]:
         """These channels are read into their queues, whatever else the subtask waits for."""
-        match self.phase:
-            case Recording(_, waiting):
-                return waiting
-            case Aligning(checkpoint, delivered, True):
-                return self._owing(checkpoint, self.open - delivered - self.pointwise)
-            case _:
-                return _NONE
+        phase = self.phase
+        if isinstance(phase, Recording):
+            return phase.waiting
+        if isinstance(phase, Aligning) and phase.urgent:
+            return self._owing(phase.checkpoint, self.open - phase.delivered - self.pointwise)
+        return _NONE
 
     @property
     def pending(self) -> frozenset[CheckpointId]:
@@ -170,7 +169,7 @@ def on_trigger(state: Alignment, checkpoint: CheckpointId, urgent: bool = False)
     if urgent or isinstance(state.phase, Recording):
         state, given_up = _without_older(state, checkpoint, f"{checkpoint} was triggered")
     if not state.open:
-        return _taken(state, checkpoint), (*given_up, Take(checkpoint, urgent))
+        return _over(state, checkpoint), (*given_up, Take(checkpoint, urgent))
     if urgent:
         after, actions = _hurry(state, checkpoint)
         return after, (*given_up, *actions)
@@ -201,7 +200,7 @@ def on_overflow(state: Alignment, reason: str) -> Step:
     if isinstance(state.phase, Idle):
         return state, (Ignored(Why.STALE),)
     checkpoint = state.phase.checkpoint
-    return replace(_given_up(state, checkpoint), phase=Idle()), (GiveUp(checkpoint, reason),)
+    return _over(state, checkpoint), (GiveUp(checkpoint, reason),)
 
 
 # ---- frames that are processed
@@ -276,15 +275,13 @@ def _without_older(
     phase = state.phase
     if isinstance(phase, Idle) or phase.checkpoint >= checkpoint:
         return state, ()
-    after = replace(_given_up(state, phase.checkpoint), phase=Idle())
-    return after, (GiveUp(phase.checkpoint, reason),)
+    return _over(state, phase.checkpoint), (GiveUp(phase.checkpoint, reason),)
 
 
 def _hurry(state: Alignment, checkpoint: CheckpointId) -> Step:
     """Take the snapshot as soon as the pointwise channels have delivered."""
     if any(n > checkpoint for n in state.read.values()):
-        after = replace(_given_up(state, checkpoint), phase=Idle())
-        return after, (GiveUp(checkpoint, "a newer barrier is there already"),)
+        return _over(state, checkpoint), (GiveUp(checkpoint, "a newer barrier is there already"),)
     phase = state.phase if isinstance(state.phase, Aligning) else Aligning(checkpoint, _NONE)
     return _take_if_due(replace(state, phase=replace(phase, urgent=True)))
 
@@ -295,12 +292,12 @@ def _take_if_due(state: Alignment) -> Step:
         return state, (Ignored(Why.STALE),)
     owed = state.open - phase.delivered
     if not owed:
-        return _taken(state, phase.checkpoint), (Take(phase.checkpoint, phase.urgent),)
+        return _over(state, phase.checkpoint), (Take(phase.checkpoint, phase.urgent),)
     if not phase.urgent or owed & state.pointwise:
         return state, (Ignored(Why.WAITING),)
     take = Take(phase.checkpoint, True, owed)
     waiting = state._owing(phase.checkpoint, owed)
-    after = _taken(state, phase.checkpoint)
+    after = _over(state, phase.checkpoint)
     if not waiting:
         return after, (take, Recorded(phase.checkpoint))
     return replace(after, phase=Recording(phase.checkpoint, waiting)), (take,)
@@ -321,19 +318,16 @@ def _take_announced(state: Alignment, actions: tuple[Action, ...]) -> Step:
     taken = list(actions)
     for checkpoint in sorted(state.announced) if not state.open else ():
         if not state.is_over(checkpoint):
-            state = _taken(state, checkpoint)
+            state = _over(state, checkpoint)
             taken.append(Take(checkpoint))
     return state, tuple(taken)
 
 
-def _taken(state: Alignment, checkpoint: CheckpointId) -> Alignment:
-    return replace(_given_up(state, checkpoint), phase=Idle())
-
-
-def _given_up(state: Alignment, checkpoint: CheckpointId) -> Alignment:
-    """Everything up to `checkpoint` is over for this subtask."""
+def _over(state: Alignment, checkpoint: CheckpointId) -> Alignment:
+    """Everything up to `checkpoint` is taken or given up."""
     return replace(
         state,
+        phase=Idle(),
         last=max(state.last, checkpoint),
         dead=frozenset(n for n in state.dead if n > checkpoint),
         announced=frozenset(n for n in state.announced if n > checkpoint),

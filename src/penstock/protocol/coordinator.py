@@ -298,8 +298,9 @@ class Coordinator:
 
     def wake_ms(self, now_ms: float) -> float | None:
         """When `tick` has something to do next, if nothing else happens: always later than now."""
-        times = [p.triggered_ms + self.config.timeout_ms for p in self._collecting()]
-        times += [p.expedite_ms for p in self._collecting() if p.expedite_ms is not None]
+        collecting = self._collecting()
+        times = [p.triggered_ms + self.config.timeout_ms for p in collecting]
+        times += [p.expedite_ms for p in collecting if p.expedite_ms is not None]
         if self.attempt is not None and len(self.unfinished) < self.config.max_concurrent:
             times.append(self._pause_ends_ms())
             if self._next_periodic_ms is not None and self.last_kind is None:
@@ -472,6 +473,8 @@ class Coordinator:
         return [Subsume(tuple(excess))]
 
     def _collecting(self) -> list[Collecting]:
+        if not self.unfinished:
+            return []
         return [p for _, p in sorted(self.unfinished.items()) if isinstance(p, Collecting)]
 
     # ---- for heartbeats

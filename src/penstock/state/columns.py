@@ -6,15 +6,17 @@ Python objects, with None for null.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from penstock.plan.keyhash import Flags
+from penstock.plan.keyhash import I64, Flags
 
 Values = npt.NDArray[Any]
+Rows = TypeVar("Rows", pa.Array, pa.RecordBatch)
 
 _UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 _SIGNED = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}
@@ -75,6 +77,20 @@ def to_arrow(values: Values, kind: pa.DataType, valid: Flags | None = None) -> p
         bitmap = _bits(valid) if nulls else None
     data = _bits(values) if values.dtype == np.dtype(np.bool_) else pa.py_buffer(values)
     return pa.Array.from_buffers(kind, len(values), [bitmap, data], nulls)
+
+
+def int64_array(values: I64) -> pa.Array:
+    """Over the same memory."""
+    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
+
+
+def take_rows(data: Rows, rows: pa.Array) -> Rows:
+    """These rows of an array or a batch. Every number must be one of a row: Arrow does not look."""
+    taken: Rows = pc.call_function("take", [data, rows], _UNCHECKED)
+    return taken
+
+
+_UNCHECKED = pc.TakeOptions(boundscheck=False)
 
 
 def _bits(flags: Flags) -> pa.Buffer:

@@ -13,7 +13,15 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.plan.keyhash import I64, Flags
-from penstock.state.columns import Values, is_flat, to_arrow, valid_of, values_of
+from penstock.state.columns import (
+    Values,
+    int64_array,
+    is_flat,
+    take_rows,
+    to_arrow,
+    valid_of,
+    values_of,
+)
 from penstock.state.table import KeyedTable
 
 
@@ -212,7 +220,7 @@ class ExtremeObject(Fold):
         return [pa.field(f"{self.name}.{self._word}", self.kind)]
 
     def update(self, table: KeyedTable, step: Step) -> None:
-        slots = pa.Array.from_buffers(pa.int64(), len(step.slots), [None, pa.py_buffer(step.slots)])
+        slots = int64_array(step.slots)
         rows = pa.table([slots, step.batch.column(self.column)], ["slot", "value"])
         best = rows.group_by("slot").aggregate([("value", self._word)])
         kept = table.values[self.at]
@@ -272,7 +280,7 @@ class Last(_OneRow):
 
 
 def _take(column: pa.Array, rows: I64) -> pa.Array:
-    return column.take(pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(rows)]))
+    return take_rows(column, int64_array(rows))
 
 
 def is_object(kind: pa.DataType) -> bool:

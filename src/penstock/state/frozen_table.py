@@ -23,7 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.plan.keyhash import I64, Flags
-from penstock.state.columns import Values, to_arrow
+from penstock.state.columns import Values, int64_array, take_rows, to_arrow
 from penstock.state.frozen import Encoded
 from penstock.state.keystore import View
 from penstock.state.segments import block_bounds, encode_blocks
@@ -104,10 +104,10 @@ class FrozenTable:
         types = [field.type for field in self._schema]
         for start, end in block_bounds(groups):
             rows = order[start:end]
-            taken = pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(rows)])
+            taken = int64_array(rows)
             columns = [to_arrow(groups[start:end], pa.uint16())]
             columns += [
-                key.take(taken).cast(kind) for key, kind in zip(keys, types[1:], strict=False)
+                take_rows(key, taken).cast(kind) for key, kind in zip(keys, types[1:], strict=False)
             ]
             for array, flags, kind in zip(values, valid, types[1 + len(keys) :], strict=True):
                 columns.append(

@@ -27,6 +27,7 @@ from penstock.plan.keyhash import (
     null_mask,
     word_of,
 )
+from penstock.state.columns import int64_array, take_rows
 from penstock.state.keystore import FIRST_ROWS, View, WordKeys, grown, key_column
 from penstock.state.near import NearSlots
 from penstock.state.slots import SlotTable
@@ -162,7 +163,7 @@ def _identity(words: I64) -> U64:
 
 
 def _take(column: pa.Array, rows: I64) -> pa.Array:
-    return column.take(pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(rows)]))
+    return take_rows(column, int64_array(rows))
 
 
 def _python_keys(keys: Sequence[pa.Array], rows: I64) -> list[tuple[Any, ...]]:

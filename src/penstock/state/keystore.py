@@ -23,7 +23,7 @@ from penstock.plan.keyhash import (
     text_offsets,
     word_of,
 )
-from penstock.state.columns import Values, dtype_of, to_arrow, valid_of
+from penstock.state.columns import Values, dtype_of, int64_array, to_arrow, valid_of
 
 FIRST_ROWS = 32
 
@@ -159,7 +159,7 @@ class TextKeys:
 
     def equal(self, column: pa.Array, slots: I64) -> Flags:
         stored = _text_array(self._kind, self._count, None, self._starts, self._bytes)
-        stored = stored.take(_int64_array(slots))
+        stored = stored.take(int64_array(slots))
         given = _without_nulls(column).cast(self._kind)
         same: Flags = pc.equal(stored, given).to_numpy(zero_copy_only=False)
         return self._valid.merge(same, column, slots)
@@ -178,10 +178,6 @@ def _text_array(
 
 def _bitmap(valid: Flags | None) -> pa.Buffer | None:
     return None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
-
-
-def _int64_array(values: I64) -> pa.Array:
-    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
 
 
 def _without_nulls(column: pa.Array) -> pa.Array:

@@ -17,6 +17,7 @@ import xxhash
 
 from penstock.errors import CheckpointCorrupt
 from penstock.protocol.snapshot import Block, Segment
+from penstock.state.columns import values_of
 from penstock.state.frozen import Encoded
 
 GROUP_COLUMN = "__kg"
@@ -137,10 +138,14 @@ def _check_rows(batch: pa.RecordBatch, block: Block, where: str) -> None:
     """The metadata chose this block by its key groups: rows of others would be lost or taken twice."""
     if batch.num_rows != block.rows or not block.rows:
         raise CheckpointCorrupt(f"{where}: {batch.num_rows} rows instead of {block.rows}")
-    ends = pc.min_max(batch.column(GROUP_COLUMN)).as_py()
-    if (ends["min"], ends["max"]) != (block.first_group, block.last_group):
+    column = batch.column(GROUP_COLUMN)
+    if column.null_count:
+        raise CheckpointCorrupt(f"{where}: {column.null_count} rows have no key group")
+    groups = values_of(column)
+    first, last = int(groups.min()), int(groups.max())
+    if (first, last) != (block.first_group, block.last_group):
         raise CheckpointCorrupt(
-            f"{where}: key groups {ends['min']}..{ends['max']} instead of "
+            f"{where}: key groups {first}..{last} instead of "
             f"{block.first_group}..{block.last_group}"
         )
 

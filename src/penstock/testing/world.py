@@ -9,6 +9,7 @@ from penstock.engine.records import ExceptionInfo
 from penstock.protocol.messages import Failed, FromWorker, ToWorker
 from penstock.shells.sim.scenario import Drawn
 from penstock.shells.sim.strikes import Strikes
+from penstock.shells.sim.trace import brief
 from penstock.shells.sim.world import Violation, World
 from penstock.testing.finding import OF_PENSTOCK, Call, Finding, rule
 from penstock.testing.luck import Luck
@@ -64,8 +65,9 @@ class UserWorld(World):
         if self.inside and self.happens(self.inside):
             raise SimulatedFault(f"simulated failure of {what!r} in {WHERE[self.inside]}")
 
-    def note(self, who: str, what: str) -> None:
-        self.lines.append((self.clock.now_ms, who, what))
+    def note(self, who: str, what: str, message: ToWorker | FromWorker | None = None) -> None:
+        words = what if message is None else f"{what} {brief(message)}"
+        self.lines.append((self.clock.now_ms, who, words))
 
     def call(self, where: str, what: str, transaction: str = "") -> None:
         self.calls.append(Call(self.clock.now_ms, where, what, transaction))

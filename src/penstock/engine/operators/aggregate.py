@@ -13,6 +13,7 @@ from penstock.plan.schema import type_ddl
 from penstock.protocol.ids import CheckpointId
 from penstock.state.aggregates import Aggregate, result_schema
 from penstock.state.choose import make_folds
+from penstock.state.columns import int64_array, take_rows
 from penstock.state.folds import Fold, Step
 from penstock.state.segments import GROUP_COLUMN
 from penstock.state.table import KeyedTable
@@ -70,8 +71,8 @@ class RunningAggregate(Operator):
         step = Step(batch, slots, first_new, end, last)
         for fold in self._folds:
             fold.update(table, step)
-        rows = pa.Array.from_buffers(pa.int64(), len(last), [None, pa.py_buffer(last)])
-        columns = [key.take(rows) for key in keys]
+        rows = int64_array(last)
+        columns = [take_rows(key, rows) for key in keys]
         columns += [fold.result(table, touched) for fold in self._folds]
         return (pa.RecordBatch.from_arrays(columns, schema=self._schema),)
 

@@ -72,16 +72,16 @@ class Progress:
 
 
 def _replay(seed: int) -> int:
-    result, lines = run_seed(seed, verbose=True)
-    _say("\n".join(lines))
-    _say(_ending(result))
+    result, trace = run_seed(seed, verbose=True)
+    _say("\n".join(trace.lines()))
+    _say(_ending(result, trace.hash))
     return 1 if result.problem else 0
 
 
-def _ending(result: Result) -> str:
+def _ending(result: Result, trace_hash: str) -> str:
     facts = (
         f"seed {result.seed}: {result.attempts} attempts, {result.checkpoints} checkpoints, "
-        f"{result.virtual_ms / 1000:.1f} s of virtual time, trace {result.trace_hash}"
+        f"{result.virtual_ms / 1000:.1f} s of virtual time, trace {trace_hash}"
     )
     if not result.problem:
         return f"\n{facts}\nno violation"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -79,6 +79,11 @@ class SimSource(Source):
         ]
 
 
+@lru_cache(maxsize=16)
+def _lane(source: SimSource, lane: int) -> pa.RecordBatch:
+    return batch_of(source.ids(lane, 0, source.rows_per_lane[lane]))
+
+
 class _SimReader(SourceReader):
     def __init__(
         self, source: SimSource, context: SourceContext, positions: Mapping[int, Plain]
@@ -100,7 +105,7 @@ class _SimReader(SourceReader):
         at = self._at[lane]
         end = min(self._source.rows_per_lane[lane], at + 1 + (at * 31 + lane) % 4, at + max_rows)
         self._at[lane] = end
-        return batch_of(self._source.ids(lane, at, end))
+        return _lane(self._source, lane).slice(at, end - at)
 
     def positions(self) -> Mapping[int, Plain]:
         return dict(self._at)

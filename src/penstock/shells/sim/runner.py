@@ -10,6 +10,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from penstock.shells.sim.trace import Trace
 from penstock.shells.sim.world import Violation, World
 
 
@@ -17,13 +18,12 @@ from penstock.shells.sim.world import Violation, World
 class Result:
     seed: int
     problem: str
-    trace_hash: str
     checkpoints: int
     attempts: int
     virtual_ms: float
 
 
-def run_seed(seed: int, verbose: bool = False) -> tuple[Result, list[str]]:
+def run_seed(seed: int, verbose: bool = False) -> tuple[Result, Trace]:
     world = World(seed, verbose)
     problem = ""
     try:
@@ -38,12 +38,11 @@ def run_seed(seed: int, verbose: bool = False) -> tuple[Result, list[str]]:
     result = Result(
         seed,
         problem,
-        world.trace.hash,
         world.checkers.completed,
         attempts,
         world.clock.now_ms,
     )
-    return result, world.trace.lines()
+    return result, world.trace
 
 
 def run_quietly(seeds: Iterable[int]) -> list[Result]:

@@ -1,4 +1,7 @@
-"""What happened in a simulated run, line by line: readable for people, and a hash for machines."""
+"""What happened in a simulated run, line by line: readable for people, and a hash for machines.
+
+Almost nobody ever looks at a run that went well: lines are only made when they are asked for.
+"""
 
 from __future__ import annotations
 
@@ -13,26 +16,29 @@ LONG = frozenset({"snapshots", "endpoints", "metrics", "traceback", "journal", "
 
 
 class Trace:
-    """Keeps every line when `verbose`, else only the last ones; the hash covers all of them."""
+    """`lines` has every line when `verbose`, else only the last ones; the hash covers all of them."""
 
     def __init__(self, verbose: bool = False) -> None:
-        self._digest = hashlib.sha256()
-        self._lines: list[str] = []
+        self._entries: list[tuple[float, str, str, Any]] = []
         self._verbose = verbose
 
-    def note(self, now_ms: float, who: str, what: str) -> None:
-        line = f"{now_ms:10.3f}  {who:<12} {what}"
-        self._digest.update(line.encode())
-        self._lines.append(line)
-        if not self._verbose and len(self._lines) > LINES_KEPT:
-            del self._lines[: LINES_KEPT // 2]
+    def note(self, now_ms: float, who: str, what: str, message: Any = None) -> None:
+        """`message`: a control message that belongs behind the words."""
+        self._entries.append((now_ms, who, what, message))
 
     @property
     def hash(self) -> str:
-        return self._digest.hexdigest()[:16]
+        text = "".join(_line(*entry) for entry in self._entries)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def lines(self) -> list[str]:
-        return list(self._lines)
+        shown = self._entries if self._verbose else self._entries[-LINES_KEPT:]
+        return [_line(*entry) for entry in shown]
+
+
+def _line(now_ms: float, who: str, what: str, message: Any) -> str:
+    words = what if message is None else f"{what} {brief(message)}"
+    return f"{now_ms:10.3f}  {who:<12} {words}"
 
 
 def brief(message: Any) -> str:

@@ -25,7 +25,7 @@ from penstock.shells.sim.ports import Job, Link, SimBackground, SimChannel, SimC
 from penstock.shells.sim.scenario import Draw, draw_everything
 from penstock.shells.sim.strands import Strand, Strands
 from penstock.shells.sim.strikes import Strikes
-from penstock.shells.sim.trace import Trace, brief
+from penstock.shells.sim.trace import Trace
 from penstock.storage.memory import MemoryStore
 
 FAULTY_MS = 4_000.0
@@ -176,11 +176,11 @@ class World:
         link = process.link
         if side == "down":
             _, message = link.to_worker.popleft()
-            self.note(process.name, f"<- {brief(message)}")
+            self.note(process.name, "<-", message)
             link.delivered.append(message)
         else:
             _, answer = link.to_driver.popleft()
-            self.note(process.name, f"-> {brief(answer)}")
+            self.note(process.name, "->", answer)
             self.checkers.on_answer(answer)
             self.cluster.drivers[process.driver].workers.deliver(link.worker, answer)
 
@@ -249,7 +249,7 @@ class World:
     def copies(self, message: ToWorker | FromWorker) -> int:
         """How often a control message arrives."""
         if self.happens("drop_message"):
-            self.note("network", f"loses {brief(message)}")
+            self.note("network", "loses", message)
             return 0
         return 2 if self.happens("duplicate_message") else 1
 
@@ -260,7 +260,7 @@ class World:
 
         def again() -> None:
             if not link.cut:
-                self.note("network", f"repeats {brief(message)}")
+                self.note("network", "repeats", message)
                 queue.appendleft((self.clock.now_ms, message))
 
         nobody = SimBackground(self, "world")
@@ -295,8 +295,8 @@ class World:
         """Whether a newer attempt has begun."""
         return attempt < self.checkers.newest_attempt
 
-    def note(self, who: str, what: str) -> None:
-        self.trace.note(self.clock.now_ms, who, what)
+    def note(self, who: str, what: str, message: ToWorker | FromWorker | None = None) -> None:
+        self.trace.note(self.clock.now_ms, who, what, message)
 
     def violation(self, invariant: str, what: str) -> None:
         if self.problem is None:
