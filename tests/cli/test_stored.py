@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 import penstock as pen
 from penstock.cli.app import app
 from penstock.cli.past import show_past
-from penstock.engine.checkpoint_files import tombstone
 from penstock.engine.history_files import HistoryFiles
 from penstock.engine.records import Totals
 from penstock.protocol.ids import AttemptId, CheckpointId, SubtaskId
@@ -25,6 +24,7 @@ from penstock.state.segments import GROUP_FIELD, encode_blocks
 from penstock.storage.filesystem import FilesystemStore, open_job
 from penstock.wire import manifest as manifests
 from penstock.wire.manifest import Manifest, ManifestOperator
+from penstock.wire.tombstones import tombstone
 
 SCHEMA = pa.schema([GROUP_FIELD, pa.field("k", pa.int64())])
 

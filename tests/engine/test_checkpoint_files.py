@@ -7,13 +7,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from penstock.engine.checkpoint_files import (
-    CheckpointFiles,
-    ClaimRefused,
-    RestorePoint,
-    RestoreWish,
-    tombstone,
-)
+from penstock.engine.checkpoint_files import CheckpointFiles
+from penstock.engine.restore_points import ClaimRefused, RestorePoint, RestoreWish
 from penstock.errors import CheckpointCorrupt, JobFenced, StorageError
 from penstock.protocol.ids import AttemptId, CheckpointId, SubtaskId
 from penstock.protocol.messages import SnapshotKind
@@ -23,6 +18,7 @@ from penstock.storage.memory import MemoryStore
 from penstock.wire import manifest as manifests
 from penstock.wire import paths
 from penstock.wire.manifest import Manifest, ManifestOperator
+from penstock.wire.tombstones import tombstone
 
 
 class Flaky(MemoryStore):

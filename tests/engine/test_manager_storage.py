@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.engine.checkpoint_files import RestoreWish
 from penstock.engine.manager import END_PATIENCE_MS
 from penstock.engine.persisting import PERSIST_PAUSE_MS, unsettled
+from penstock.engine.restore_points import RestoreWish
 from penstock.errors import CheckpointCorrupt, StorageError
 from penstock.ports.control import LaunchEnded
 from penstock.protocol.ids import AttemptId

@@ -6,8 +6,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from penstock.engine.checkpoint_files import CheckpointFiles, RestoreWish
+from penstock.engine.checkpoint_files import CheckpointFiles
 from penstock.engine.manager import JobManager, ManagerConfig
+from penstock.engine.restore_points import RestoreWish
 from penstock.engine.spec import JobSpec, Mode
 from penstock.engine.worker import Worker
 from penstock.plan.physical import make_plan

@@ -12,6 +12,8 @@ from penstock.engine import durable
 from penstock.engine.checkpoint_files import CheckpointFiles
 from penstock.engine.cleaning import CleanUp
 from penstock.engine.manager import JobManager
+from penstock.engine.ownership import Ownership
+from penstock.engine.restore_points import RestorePoints
 from penstock.errors import StorageError
 from penstock.protocol import recovery
 from penstock.protocol.ids import NO_CHECKPOINT, AttemptId, CheckpointId
@@ -35,7 +37,7 @@ def tombstone_is_skipped() -> AbstractContextManager[None]:
             self._store.create(paths.metadata(manifest.checkpoint), manifests.encode(manifest))
         except StorageError:
             return False
-        self._check_owner(self._claimed_attempts())
+        self._owner.check()
         return True
 
     return swapped(CheckpointFiles, "persist", persist)
@@ -71,24 +73,24 @@ def metadata_is_written_over() -> AbstractContextManager[None]:
 @simulated
 def a_fenced_driver_goes_on() -> AbstractContextManager[None]:
     """Nobody looks whether another driver has taken the job over (R5, I18, bug-E15)."""
-    return swapped(CheckpointFiles, "_check_owner", lambda self, claimed: None)
+    return swapped(Ownership, "_check", lambda self, claimed, thoroughly=False: None)
 
 
 @tested("tests/engine/test_checkpoint_files.py::test_a_claim_race_is_won_by_one")
 def two_drivers_claim_the_same_attempt() -> AbstractContextManager[None]:
     """An attempt number is written, not created exclusively (R5, I18, bug-E15)."""
 
-    def claim_next(self: CheckpointFiles) -> AttemptId:
-        claimed = self._claimed_attempts()
-        self._check_owner(claimed)
+    def take_next(self: Ownership) -> AttemptId:
+        claimed = self._claimed()
+        self._check(claimed)
         attempt = AttemptId(max(claimed, default=0) + 1)
         record = records.OwnerRecord(attempt, self._driver, self._wall_ms())
         self._store.write(paths.owner(attempt), [records.encode_owner(record)])
-        self._own = attempt
-        self._mine.add(attempt)
+        self.attempt = attempt
+        self.mine.add(attempt)
         return attempt
 
-    return swapped(CheckpointFiles, "_claim_next", claim_next)
+    return swapped(Ownership, "take_next", take_next)
 
 
 @tested("tests/engine/test_checkpoint_files.py::test_a_driver_that_lost_its_job_deletes_nothing")
@@ -97,11 +99,12 @@ def a_fenced_driver_deletes() -> AbstractContextManager[None]:
 
     def unchecked(original: Any) -> Any:
         def clean_up(self: CheckpointFiles, *arguments: Any) -> None:
-            own, self._own = self._own, None
+            owner = self._owner
+            own, owner.attempt = owner.attempt, None
             try:
                 original(self, *arguments)
             finally:
-                self._own = own
+                owner.attempt = own
 
         return clean_up
 
@@ -193,7 +196,7 @@ def damage_goes_unnoticed() -> AbstractContextManager[None]:
 @tested("tests/engine/test_checkpoint_files.py::test_a_checkpoint_whose_file_is_gone_is_damaged")
 def a_missing_file_is_no_damage() -> AbstractContextManager[None]:
     """A checkpoint counts as usable although a file that it names is gone (T5, I24)."""
-    return swapped(CheckpointFiles, "_check_files", lambda self, manifest, names: None)
+    return swapped(RestorePoints, "_check_files", lambda self, manifest, names: None)
 
 
 @tested("tests/state/test_segments.py::test_any_changed_byte_of_a_block_is_noticed")
@@ -289,7 +292,7 @@ def going_back_deletes_what_is_newer_at_once() -> AbstractContextManager[None]:
 )
 def what_is_asked_for_is_recorded_unseen() -> AbstractContextManager[None]:
     """An unreadable checkpoint that a person names makes the good ones void (I24)."""
-    return swapped(CheckpointFiles, "_check_wish", lambda self, wish, names: None)
+    return swapped(RestorePoints, "check_wish", lambda self, wish, names: None)
 
 
 @tested(

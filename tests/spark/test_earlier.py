@@ -12,12 +12,13 @@ import pytest
 import penstock as pen
 from penstock.api.config import JobSettings
 from penstock.api.pipeline import job_settings
-from penstock.engine.checkpoint_files import RestoreWish, tombstone
+from penstock.engine.restore_points import RestoreWish
 from penstock.protocol.ids import CheckpointId
 from penstock.shells.spark import session
 from penstock.shells.spark.earlier import require_checkpoint, warn_of_no_name
 from penstock.shells.spark.start import _wish
 from penstock.storage.filesystem import FilesystemStore, open_job
+from penstock.wire.tombstones import tombstone
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ from rich.console import Console
 from penstock.cli.past import show_past, tell_past
 from penstock.cli.tables import Column, print_table, time_text
 from penstock.cli.views import bytes_text
-from penstock.engine.checkpoint_files import is_tombstone
 from penstock.engine.infos import rebuilt
 from penstock.engine.records import CheckpointInfo
 from penstock.errors import CheckpointCorrupt, ConfigError
@@ -23,6 +22,7 @@ from penstock.storage.filesystem import FilesystemStore
 from penstock.wire import manifest as manifests
 from penstock.wire import paths
 from penstock.wire.manifest import Manifest
+from penstock.wire.tombstones import is_tombstone
 
 _CHECKPOINTS = (
     Column("id", right=True),

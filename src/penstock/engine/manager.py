@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from penstock.connectors.base import Sink
-from penstock.engine.checkpoint_files import CheckpointFiles, RestorePoint, RestoreWish
+from penstock.engine.checkpoint_files import CheckpointFiles
 from penstock.engine.claiming import Claims, may_pass
 from penstock.engine.crew import Crew
 from penstock.engine.durable import Durable
@@ -25,6 +25,7 @@ from penstock.engine.persisting import unsettled
 from penstock.engine.progress import Progress
 from penstock.engine.records import WorkerInfo
 from penstock.engine.restarting import restart_line
+from penstock.engine.restore_points import RestorePoint, RestoreWish
 from penstock.engine.serial import Serial
 from penstock.engine.spec import JobSpec
 from penstock.engine.troubles import Troubles

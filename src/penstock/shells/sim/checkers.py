@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from xxhash import xxh3_128_hexdigest
 
-from penstock.engine.checkpoint_files import is_tombstone
 from penstock.protocol.ids import NO_CHECKPOINT, CheckpointId, SlotId, SubtaskId
 from penstock.protocol.messages import Committed, Deploy, FromWorker, Notify, ToWorker, Trigger
 from penstock.protocol.snapshot import Segment
@@ -24,6 +23,7 @@ from penstock.state.segments import read_blocks
 from penstock.wire import manifest as manifests
 from penstock.wire import paths, records
 from penstock.wire.manifest import Manifest
+from penstock.wire.tombstones import is_tombstone
 
 if TYPE_CHECKING:
     from penstock.shells.sim.cluster import DriverProcess, Process

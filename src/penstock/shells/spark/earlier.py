@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 
 from penstock.api.config import JobSettings
-from penstock.engine.checkpoint_files import is_tombstone
 from penstock.errors import ConfigError, StorageError
 from penstock.ports.store import CheckpointStore
 from penstock.protocol.ids import CheckpointId
 from penstock.redaction import redacted
 from penstock.storage.filesystem import FilesystemStore
 from penstock.wire import paths
+from penstock.wire.tombstones import is_tombstone
 
 SHOWN_MAX = 10
 

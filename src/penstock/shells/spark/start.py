@@ -12,9 +12,10 @@ from typing import Any
 from penstock.api.config import CheckpointConfig, JobSettings
 from penstock.api.job import Job
 from penstock.connectors.base import Sink
-from penstock.engine.checkpoint_files import CheckpointFiles, RestoreWish
+from penstock.engine.checkpoint_files import CheckpointFiles
 from penstock.engine.durable import QUEUES
 from penstock.engine.manager import JobManager, ManagerConfig
+from penstock.engine.restore_points import RestoreWish
 from penstock.engine.spec import JobSpec, Mode
 from penstock.errors import CheckpointCorrupt, ConfigError, LaunchError
 from penstock.plan.graph import LogicalGraph
