@@ -110,8 +110,8 @@ class Attempt:
         remote = [
             (channel, edge.schema)
             for edge in self._plan.edges
-            for channel in self._plan.channels(edge)
-            if channel.target == self.slot != channel.source
+            for channel in self._plan.into(edge, self.slot)
+            if channel.source != self.slot
         ]
         endpoints = self._network.bind(remote)
         for task in self._plan.tasks:
@@ -127,8 +127,8 @@ class Attempt:
             [
                 (channel, endpoints[channel.target][str(channel)])
                 for edge in self._plan.edges
-                for channel in self._plan.channels(edge)
-                if channel.source == self.slot != channel.target
+                for channel in self._plan.out_of(edge, self.slot)
+                if channel.target != self.slot
             ]
         )
         self.subtasks = [self._make_subtask(task) for task in self._plan.tasks]

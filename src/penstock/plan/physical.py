@@ -6,7 +6,7 @@ from one to the other by a function call. Everything else crosses a channel.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -72,25 +72,27 @@ class PhysicalPlan:
 
     def channels(self, edge: PhysicalEdge) -> Iterator[ChannelId]:
         for source in range(self.parallelism):
-            targets = (
-                [source] if isinstance(edge.partitioning, Forward) else range(self.parallelism)
-            )
-            for target in targets:
-                yield ChannelId(edge.number, source, target)
+            yield from self.out_of(edge, source)
+
+    def into(self, edge: PhysicalEdge, index: int) -> Iterator[ChannelId]:
+        """The channels of an edge that end at an index, by the index they come from."""
+        return (ChannelId(edge.number, source, index) for source in self._opposite(edge, index))
+
+    def out_of(self, edge: PhysicalEdge, index: int) -> Iterator[ChannelId]:
+        """Those that begin at an index, by the index they lead to."""
+        return (ChannelId(edge.number, index, target) for target in self._opposite(edge, index))
+
+    def _opposite(self, edge: PhysicalEdge, index: int) -> Iterable[int]:
+        return (index,) if isinstance(edge.partitioning, Forward) else range(self.parallelism)
 
     def inputs(self, subtask: SubtaskId) -> tuple[ChannelId, ...]:
         """In a fixed order: by edge, then by the index they come from."""
-        return tuple(
-            channel
-            for edge in self.edges
-            if edge.target == subtask.task
-            for channel in self.channels(edge)
-            if channel.target == subtask.index
-        )
+        edges = (edge for edge in self.edges if edge.target == subtask.task)
+        return tuple(channel for edge in edges for channel in self.into(edge, subtask.index))
 
     def outputs(self, subtask: SubtaskId, edge: int) -> tuple[ChannelId, ...]:
         """Ordered by target index."""
-        return tuple(c for c in self.channels(self.edges[edge]) if c.source == subtask.index)
+        return tuple(self.out_of(self.edges[edge], subtask.index))
 
     @cached_property
     def regions(self) -> tuple[frozenset[SubtaskId], ...]:

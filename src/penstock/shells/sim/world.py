@@ -23,7 +23,7 @@ from penstock.shells.sim.faults import Faults
 from penstock.shells.sim.outside import Table
 from penstock.shells.sim.ports import Job, Link, SimBackground, SimChannel, SimClock, ignore
 from penstock.shells.sim.scenario import Draw, draw_everything
-from penstock.shells.sim.strands import Strand, Strands
+from penstock.shells.sim.strands import Strand
 from penstock.shells.sim.strikes import Strikes
 from penstock.shells.sim.trace import Trace
 from penstock.storage.memory import MemoryStore
@@ -64,7 +64,6 @@ class World:
         self.healed = False
         self.problem: str | None = None
         self._strikes = Strikes(self)
-        self._strands = Strands()
         self._at_work: Job | None = None
         """The background work whose strand is running."""
         self._next_channel = 0
@@ -205,7 +204,7 @@ class World:
 
     def _work_in_pieces(self, job: Job) -> None:
         if job.strand is None:
-            job.strand = Strand(self._strands, job.work)
+            job.strand = Strand(job.work)
         self._at_work = job
         job.strand.resume()
         self._at_work = None
@@ -228,11 +227,10 @@ class World:
             job.strand.pause()
 
     def close(self) -> None:
-        """Leaves no thread behind."""
+        """Nothing stays half done."""
         for job in self.jobs:
             self._abandon(job)
         self.jobs.clear()
-        self._strands.close()
 
     # ---- asked by the ports and by what stands outside
 
