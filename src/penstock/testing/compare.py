@@ -88,12 +88,18 @@ def _usual(upstream: Node) -> View:
     return all_rows
 
 
-def difference(have: Any, want: Any, *, once: bool = True) -> Difference | None:
+def difference(
+    have: Any,
+    want: Any,
+    *,
+    once: bool = True,
+    words: tuple[str, str] = multiset.LOST_OR_TOO_MANY,
+) -> Difference | None:
     """None where they agree. `once=False` lets rows come more often, and leaves other comparisons alone."""
     if have == want:
         return None
     if isinstance(have, Counter) and isinstance(want, Counter):
-        return _rows_differ(have, want) if once or want - have else None
+        return _rows_differ(have, want, words) if once or want - have else None
     if not once:
         return None
     if isinstance(have, Mapping) and isinstance(want, Mapping):
@@ -101,10 +107,10 @@ def difference(have: Any, want: Any, *, once: bool = True) -> Difference | None:
     return Difference("the results differ", (_short(want),), (_short(have),))
 
 
-def _rows_differ(have: Rows, want: Rows) -> Difference:
+def _rows_differ(have: Rows, want: Rows, words: tuple[str, str]) -> Difference:
     wrong = [row for row in sorted(have | want) if have[row] != want[row]]
     return Difference(
-        multiset.differing(have, want),
+        multiset.differing(have, want, words),
         multiset.listed(Rows({row: want[row] for row in wrong})),
         multiset.listed(Rows({row: have[row] for row in wrong})),
     )

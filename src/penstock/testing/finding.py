@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 SHORT = 60
+LINES_MAX = 40
+FIRST_LINES = 8
+"""How many lines of the beginning are shown of what is too long."""
+COUNTS_UP = re.compile(
+    r"^ *[\d.]+ ms|(?<=attempt )\d+ *|(?<=chk-)\d+|(?<=prepare\()\d+|(?<=launch )\d+"
+)
+"""What is another number every time that the same thing happens."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +35,26 @@ def short(value: object) -> str:
     """A value as it fits into one line of a trace."""
     text = repr(value)
     return text if len(text) <= SHORT else f"{text[: SHORT - 3]}..."
+
+
+def shortened(lines: Sequence[str]) -> list[str]:
+    """Lines of a trace that are too many. What comes again and again is shown once; else it is the end where it breaks,
+    and the beginning that says how it came there."""
+    if len(lines) <= LINES_MAX:
+        return list(lines)
+    alike = [COUNTS_UP.sub("", line) for line in lines]
+    end = max(alike.index(line) for line in alike) + 1
+    if end <= len(lines) // 2:
+        times = max(Counter(alike[end:]).values())
+        return [*_cut(lines[:end]), f"... and this repeats {times:,} times"]
+    return _cut(lines)
+
+
+def _cut(lines: Sequence[str]) -> list[str]:
+    if len(lines) <= LINES_MAX:
+        return list(lines)
+    left_out = f"({len(lines) - LINES_MAX} lines here are in report.minimal.trace)"
+    return [*lines[:FIRST_LINES], left_out, *lines[FIRST_LINES - LINES_MAX :]]
 
 
 @dataclass(frozen=True)

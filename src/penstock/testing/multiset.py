@@ -10,6 +10,7 @@ import pyarrow as pa
 
 Rows = Counter[str]
 SHOWN = 5
+LOST_OR_TOO_MANY = ("rows lost", "rows too many")
 
 
 def count(rows: pa.Table | Sequence[pa.RecordBatch]) -> Rows:
@@ -30,10 +31,11 @@ def require_equal(have: Rows, want: Rows, when: str) -> None:
         raise AssertionError(f"{when}: {differing(have, want)}")
 
 
-def differing(have: Rows, want: Rows) -> str:
+def differing(have: Rows, want: Rows, words: tuple[str, str] = LOST_OR_TOO_MANY) -> str:
+    """`words` are for rows that are only in `want`, and for those that are only in `have`."""
     parts = [
         f"{name}: {rows.total()}, such as ({min(rows)})"
-        for name, rows in (("rows lost", want - have), ("rows too many", have - want))
+        for name, rows in zip(words, (want - have, have - want), strict=True)
         if rows
     ]
     return "; ".join(parts)

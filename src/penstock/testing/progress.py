@@ -1,4 +1,6 @@
-"""One line on a terminal that says how far a long simulation is. Where nobody sits in front, nothing is written."""
+"""One line on a terminal that says how far a long simulation is. Where nobody sits in front only one line is written,
+when the search for a smaller schedule takes long: a test that has failed and does not end looks like one that hangs.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ CLEAR = "\r\x1b[2K"
 
 class Progress:
     def __init__(
-        self, total: int, stream: TextIO, now: Callable[[], float] = time.monotonic
+        self, total: int, stream: TextIO | None, now: Callable[[], float] = time.monotonic
     ) -> None:
         self._total = total
         self._stream = stream
@@ -25,6 +27,8 @@ class Progress:
         self._next = self._began + SILENT_S
         self._is_shown = False
         self._can_show = _is_terminal(stream)
+        self._shrinks_since: float | None = None
+        self._has_told = False
 
     def tried(self, count: int) -> None:
         """So many schedules are done, and none has broken a rule."""
@@ -32,13 +36,22 @@ class Progress:
 
     def shrinks(self, seed: int, tries: int) -> None:
         self._say(f"seed {seed} breaks a rule; looking for a smaller schedule, try {tries}")
+        if not self._can_show and not self._has_told:
+            self._tell_once(seed)
 
     def end(self) -> None:
         """Leaves the terminal as it was."""
         if self._is_shown:
-            self._stream.write(CLEAR)
-            self._stream.flush()
+            self._write(CLEAR)
             self._is_shown = False
+
+    def _tell_once(self, seed: int) -> None:
+        now = self._now()
+        if self._shrinks_since is None:
+            self._shrinks_since = now
+        if now >= self._shrinks_since + SILENT_S:
+            self._has_told = True
+            self._write(f"simulate: seed {seed} breaks a rule; looking for a smaller schedule\n")
 
     def _say(self, what: str) -> None:
         now = self._now()
@@ -46,8 +59,13 @@ class Progress:
             return
         self._next = now + EVERY_S
         self._is_shown = True
-        self._stream.write(f"{CLEAR}simulate: {what} ({now - self._began:.0f} s)")
-        self._stream.flush()
+        self._write(f"{CLEAR}simulate: {what} ({now - self._began:.0f} s)")
+
+    def _write(self, text: str) -> None:
+        """A program may have no standard error, or have closed it."""
+        if self._stream is not None and not self._stream.closed:
+            self._stream.write(text)
+            self._stream.flush()
 
 
 @contextmanager

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from penstock.testing.finding import Call, Finding
+from penstock.testing.finding import Call, Finding, shortened
 from penstock.testing.schedule import Run
 
-LINES_MAX = 40
 WIDTH = 110
 LOUD = ("fault", "world", "person", "CHECKER")
 WORKERS = ("joins", "is killed", "leaves", "stands still", "loses its driver")
@@ -45,6 +44,8 @@ class Report:
     seconds: float
     finding: Finding | None = None
     minimal: Minimal | None = None
+    silent: tuple[str, ...] = ()
+    """Sinks that showed no row even when nothing failed: about them it says nothing."""
 
     @property
     def ok(self) -> bool:
@@ -60,7 +61,10 @@ class Report:
         printer.text(str(self))  # type: ignore[attr-defined]
 
     def _good(self) -> str:
-        return f"{self._tried()}: no rule was broken"
+        empty = (
+            f", BUT NO ROW CAME OUT OF {', '.join(map(repr, self.silent))}" if self.silent else ""
+        )
+        return f"{self._tried()}: no rule was broken{empty}"
 
     def _tried(self) -> str:
         return (
@@ -107,9 +111,9 @@ def _violation(finding: Finding, found: Minimal, tried: str) -> list[str]:
     lines += _item("look at", [finding.look_at] if finding.look_at else ())
     if found.calls:
         lines += ["", f"  What the sink was asked for {finding.transactions[-1]}:"]
-        lines += [f"  {call}" for call in found.calls]
+        lines += [f"  {line}" for line in shortened([str(call) for call in found.calls])]
     lines += ["", f"  The smallest schedule found that breaks it: {_smallest(found)}"]
-    lines += [f"  {line}" for line in _shortened(found.story)]
+    lines += [f"  {line}" for line in shortened(found.story)]
     return [*lines, "", f"  See it again with simulate(..., seeds=[{found.seed}])"]
 
 
@@ -124,14 +128,6 @@ def _item(name: str, lines: Iterable[str]) -> list[str]:
     for line in lines:
         made += textwrap.wrap(line, WIDTH) or [""]
     return [f"  {name if number == 0 else '':<9} {line}" for number, line in enumerate(made)]
-
-
-def _shortened(lines: Sequence[str]) -> list[str]:
-    """The beginning is the same in most schedules; the end is where it breaks."""
-    if len(lines) <= LINES_MAX:
-        return list(lines)
-    left_out = len(lines) - LINES_MAX
-    return [f"({left_out} lines before are in report.minimal.trace)", *lines[-LINES_MAX:]]
 
 
 def _number(count: int, what: str) -> str:

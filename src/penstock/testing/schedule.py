@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from penstock.errors import ConfigError, SimulationFailed
-from penstock.testing.compare import View, difference
-from penstock.testing.finding import Finding, rule
+from penstock.testing.compare import Difference, LastPer, View, difference
+from penstock.testing.finding import Finding, rule, shortened
 from penstock.testing.luck import Fault, Luck, Script
 from penstock.testing.outside import calm
 from penstock.testing.stage import Play, Stage
@@ -39,6 +40,11 @@ class Expected:
     direct: frozenset[str]
     """Sinks that show rows without a commit."""
     rows_read: int
+    batches_read: int
+    silent: tuple[str, ...]
+    """Sinks that showed no row at all."""
+    seconds: float
+    """Of the processor."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +66,7 @@ def run(stage: Stage, schedule: Schedule, expected: Expected) -> Run:
         luck = Luck(schedule.seed, schedule.script)
         world = UserWorld(schedule.seed, luck, play.disturbed)
         for name, watch in play.watches.items():
-            watch.writes_directly = name in expected.direct
+            watch.writes_directly, watch.learns = name in expected.direct, False
         judge = _Judge(play, world, expected)
         world.scenario.judge = judge.judge
         finding = world.explore()
@@ -72,32 +78,72 @@ def expect(stage: Stage) -> Expected:
     a disturbed one with."""
     stage.check()
     first, second = undisturbed(stage, 1), undisturbed(stage, 2)
-    for name, view in first.committed.items():
-        wrong = difference(second.committed[name], view)
+    for name, view in first.views.items():
+        wrong = _disagreement(first, second, name)
         if wrong is not None:
             raise SimulationFailed(
                 f"simulate: two undisturbed runs gave different rows in sink {name!r}: {wrong.summary}.\n"
                 f"  first:  {'; '.join(wrong.expected)}\n  second: {'; '.join(wrong.seen)}\n"
-                "Rows that depend on how the input was cut into batches (those behind a running aggregate do) have no"
-                ' single right answer: compare the last row of each key, with compare=last_per("key"), or with a'
-                " function of your own. Anything random or read from a clock must go."
+                f"{_why_they_differ(view)}"
             )
-    return first
+    return replace(first, seconds=min(first.seconds, second.seconds))
+
+
+def _disagreement(first: Expected, second: Expected, name: str) -> Difference | None:
+    """In what was committed, or, where rows are shown without a commit, in what was seen."""
+    of = [(first.visible, second.visible)]
+    if name not in first.direct | second.direct:
+        of.insert(0, (first.committed, second.committed))
+    found = (difference(b[name], a[name], words=ONLY) for a, b in of)
+    return next((wrong for wrong in found if wrong is not None), None)
+
+
+def _why_they_differ(view: View) -> str:
+    if isinstance(view, LastPer):
+        return f"They were compared by the last row of each {', '.join(view.columns)}. {NOT_AGAIN}"
+    return f"{CUT} {NOT_AGAIN}"
 
 
 def undisturbed(stage: Stage, seed: int) -> Expected:
     with tempfile.TemporaryDirectory(prefix="penstock-sim-") as folder:
         play = Play(stage, Path(folder))
         world = UserWorld(seed, Luck(seed, frozenset()), play.undisturbed)
+        began = time.process_time()
         with calm():
             finding = world.explore()
+        seconds = time.process_time() - began
+        finding = finding or _wrong_at_the_end(play)
         if finding is not None:
             raise _broken_from_the_start(world, finding)
-        views = play.views()
-        committed = {n: views[n](w.committed_rows()) for n, w in play.watches.items()}
-        visible = {n: views[n](w.visible_rows()) for n, w in play.watches.items()}
-        direct = frozenset(n for n, w in play.watches.items() if w.writes_directly)
-        return Expected(views, committed, visible, direct, world.rows_read)
+        return _expected(play, world, seconds)
+
+
+def _expected(play: Play, world: UserWorld, seconds: float) -> Expected:
+    views = play.views()
+    seen = {name: watch.visible_rows() for name, watch in play.watches.items()}
+    return Expected(
+        views=views,
+        committed={n: views[n](w.committed_rows()) for n, w in play.watches.items()},
+        visible={name: views[name](rows) for name, rows in seen.items()},
+        direct=frozenset(n for n, w in play.watches.items() if w.writes_directly),
+        rows_read=world.rows_read,
+        batches_read=world.batches_read,
+        silent=tuple(name for name, rows in seen.items() if not rows),
+        seconds=seconds,
+    )
+
+
+def _wrong_at_the_end(play: Play) -> Finding | None:
+    """What an undisturbed run shows about a sink without anything to compare it with."""
+    views = play.views()
+    for name, watch in play.watches.items():
+        lost = watch.lost_when_nothing_failed(views[name])
+        if lost is not None:
+            return lost
+        left = play.leftovers(name)
+        if left:
+            return _left_behind(name, left, KEPT)
+    return None
 
 
 def _broken_from_the_start(world: UserWorld, finding: Finding) -> ConfigError | SimulationFailed:
@@ -110,9 +156,20 @@ def _broken_from_the_start(world: UserWorld, finding: Finding) -> ConfigError | 
         place = f" in {first.operator!r}" if first.operator else ""
         told = f"{first.error}{place}: {first.message}\n{first.traceback}".rstrip()
     else:
-        expected, seen = "; ".join(finding.expected), "; ".join(finding.seen)
-        told = f"{finding.rule}: {finding.what}\n  expected: {expected}\n  seen: {seen}\n{finding.look_at}"
+        told = "\n".join([f"{finding.rule}: {finding.what}", *_told(world, finding)])
     return SimulationFailed(f"simulate: the pipeline fails without any fault: {told}")
+
+
+def _told(world: UserWorld, finding: Finding) -> Iterator[str]:
+    for name, rows in (("expected", finding.expected), ("seen", finding.seen)):
+        if rows:
+            yield f"  {name}: {'; '.join(rows)}"
+    if finding.look_at:
+        yield finding.look_at
+    calls = [call for call in world.calls if call.transaction in finding.transactions]
+    if calls:
+        yield f"What the sink was asked for {finding.transactions[-1]}:"
+    yield from shortened([str(call) for call in calls])
 
 
 class _Judge:
@@ -147,8 +204,9 @@ class _Judge:
             wrong = difference(view(watch.visible_rows()), self._expected.visible[name], once=once)
             if wrong is not None:
                 what = f"rows visible in sink {name!r}: {wrong.summary}"
+                hint = DIRECT_LOST if "rows lost" in wrong.summary else DIRECT
                 finding = Finding(
-                    f"shown {name}", rule("I1"), what, wrong.expected, wrong.seen, DIRECT
+                    f"shown {name}", rule("I1"), what, wrong.expected, wrong.seen, hint
                 )
                 self._world.found(finding)
 
@@ -157,13 +215,24 @@ class _Judge:
         zombies = [t for t in self._world.table.prepared.values() if t.by_zombie]
         left = 0 if zombies else self._play.leftovers(name)
         if left:
-            what = f"sink {name!r}: {left} staged when the job is over"
-            finding = Finding(
-                f"left {name}", rule("I11"), what, ("0 staged",), (f"{left} staged",), LEFT
-            )
-            self._world.found(finding)
+            self._world.found(_left_behind(name, left, LEFT))
 
 
+def _left_behind(name: str, left: int, look_at: str) -> Finding:
+    what = f"sink {name!r}: {left} staged when the job is over"
+    return Finding(f"left {name}", rule("I11"), what, ("0 staged",), (f"{left} staged",), look_at)
+
+
+ONLY = ("only in the first", "only in the second")
+CUT = (
+    "Rows that depend on how the input was cut into batches (those behind a running aggregate do) have no single right"
+    ' answer: compare the last row of each key, with compare=last_per("key"), or with a function of your own.'
+)
+NOT_AGAIN = (
+    "Look for what is not the same in another run: what a function keeps in self, in a closure or in a global of its"
+    " module (each subtask has its own, and other rows; use ctx.value_state), random numbers, the clock, and the order"
+    " in which rows of different subtasks arrive. After a restart they are not the same either."
+)
 BEFORE_THE_SINK = (
     "What comes before the sink. A source must give the same rows again from the positions it returned"
     " (source_conformance checks that); a function must keep what it remembers in state (ctx.value_state), never in"
@@ -173,6 +242,16 @@ DIRECT = (
     "This sink shows rows without waiting for a commit (prepare() returned None, or it is idempotent), so rows that"
     " are replayed after a failure are written again: writing the same rows twice must change nothing, as an upsert by"
     " key does, or the rows must wait for commit()."
+)
+DIRECT_LOST = (
+    "write() and prepare() of this sink. It shows rows without a commit (prepare() returned None, or it is idempotent),"
+    " so when prepare() returns, all rows so far must be where a reader finds them: flush what is buffered, and let"
+    " errors out. What is still in memory is lost with the process, and the checkpoint counts it as done."
+)
+KEPT = (
+    "commit() of this sink: nothing has failed, so all that was staged has been committed, and some of it is still"
+    " there. commit() must take away what it has made visible (move it, do not copy it), and prepare() must stage"
+    " nothing that it does not return. Is `staged` counting what was published, too?"
 )
 LEFT = (
     "abort_others() of this sink: it must remove everything that earlier attempts staged for this subtask, and for"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import logging
 import time
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -26,6 +27,11 @@ from penstock.testing.swarm import chooser
 
 __tracebackhide__ = True
 """pytest shows the report, and not how it came about."""
+LARGE_ROWS = 1_000
+LARGE_BATCHES = 1_000
+LONG_S = 1.0
+TO_THE_CALLER = 4
+"""A warning is for the line that calls `simulate`."""
 BATCHES = 12
 """The largest batch is this part of the input; an average one is half of that."""
 
@@ -67,8 +73,9 @@ def simulate(
 def _explore(stage: Stage, seeds: list[int], progress: Progress) -> Report:
     began = time.perf_counter()
     expected = expect(stage)
+    _warn(expected, len(seeds))
     stage = replace(stage, batch_rows_max=max(2, expected.rows_read // BATCHES))
-    tried = Report(0, 0, 0, 0, expected.rows_read, 0.0)
+    tried = Report(0, 0, 0, 0, expected.rows_read, 0.0, silent=expected.silent)
     for seed in seeds:
         first = run(stage, Schedule(seed), expected)
         tried = _plus(tried, first, time.perf_counter() - began)
@@ -92,6 +99,24 @@ def _failure(
     return SimulationFailed(str(report), report)
 
 
+def _warn(expected: Expected, schedules: int) -> None:
+    """What the user should know before the time is spent, or in spite of a good report."""
+    if len(expected.silent) == len(expected.views):
+        nothing = (
+            f"simulate: no row came out when nothing failed (of {expected.rows_read} that were read), so nothing can be"
+            " lost or come twice, and no rule can break; give it an input of which something comes out"
+        )
+        warnings.warn(nothing, stacklevel=TO_THE_CALLER)
+    is_large = expected.rows_read > LARGE_ROWS or expected.batches_read > LARGE_BATCHES
+    if is_large or expected.seconds > LONG_S:
+        large = (
+            f"simulate: this input is large: a run without faults takes {expected.seconds:.1f} s for"
+            f" {expected.rows_read:,} rows in {expected.batches_read:,} batches, and each of {schedules:,} schedules"
+            " takes as long or longer; some forty rows, in batches of up to max_rows, show as much"
+        )
+        warnings.warn(large, stacklevel=TO_THE_CALLER)
+
+
 def _plus(report: Report, done: Run, seconds: float) -> Report:
     return replace(
         report,
@@ -108,7 +133,12 @@ def _checked_seeds(seeds: object) -> list[int]:
         raise ConfigError(
             f"simulate: seeds={seeds!r}: write seeds=range({seeds}) for that many, or seeds=[{seeds}] for that one"
         )
-    return [whole_number(seed, "simulate: a seed", 0, 1 << 62) for seed in seeds]
+    checked = [whole_number(seed, "simulate: a seed", 0, 1 << 62) for seed in seeds]
+    if not checked:
+        raise ConfigError(
+            "simulate: there are no seeds, so nothing would be tried; give at least one, such as seeds=range(100)"
+        )
+    return checked
 
 
 def _checked_parallelism(parallelism: int | None) -> int | None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 
 from penstock.connectors.base import Sink, SinkCommitter, SinkContext, SinkWriter
-from penstock.protocol.snapshot import Plain
+from penstock.protocol.snapshot import OperatorSnapshot, Plain
+from penstock.testing.finding import short
+from penstock.wire.structure import Codec, Malformed, Structure
 
 
 @dataclass(frozen=True)
@@ -85,5 +88,49 @@ class Place:
 def plain(value: Plain | Callable[[], Plain]) -> Plain:
     """As it comes back from a checkpoint or over the wire: anything that is no plain data shows here."""
     made = value() if callable(value) else value
-    result: Plain = json.loads(json.dumps(made))
-    return result
+    problem = not_plain(made)
+    if problem is not None:
+        raise AssertionError(f"{problem}. {RETURN_PLAIN}")
+    return as_kept(made)
+
+
+def as_kept(value: Plain) -> Plain:
+    """Plain data as it comes back: a copy of its own."""
+    made: Plain = json.loads(json.dumps(value))
+    return made
+
+
+def not_plain(value: object) -> str | None:
+    """Why a checkpoint cannot keep what `prepare` returned; None where it can. The check is the one of the engine."""
+    problem = _refused(OperatorSnapshot(transactions=(value,)))  # type: ignore[arg-type]
+    return None if problem is None else f"{short(value)} cannot be kept in a checkpoint: {problem}"
+
+
+def not_plain_positions(positions: object) -> str | None:
+    """Why a checkpoint cannot keep what `positions` returned; None where it can."""
+    if not isinstance(positions, Mapping):
+        return f"{short(positions)} is a {type(positions).__name__}, and no dict of lanes and positions"
+    problem = _refused(OperatorSnapshot(lanes=positions))
+    if problem is None:
+        return None
+    return f"{short(dict(positions))} cannot be kept in a checkpoint: {problem}"
+
+
+def _refused(snapshot: OperatorSnapshot) -> str | None:
+    try:
+        _SNAPSHOTS.dump(snapshot)
+    except Malformed as error:
+        where = error.where.removeprefix("transactions[0]").lstrip(".,").strip()
+        return f"{where}: {error.problem}" if where else error.problem
+    return None
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+_SNAPSHOTS = Structure(Codec(_itself, _itself)).of(OperatorSnapshot)
+RETURN_PLAIN = (
+    "It is written to a file and comes back in another process, so return None, bool, int, float, str, and lists and"
+    " dicts (with text as keys) of these: list(pair) for a tuple, int(n) for NumPy's numbers, t.isoformat() for a date."
+)

@@ -6,7 +6,8 @@ after every prepare, commit and abort, so that a finding ends the schedule at th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
@@ -17,16 +18,28 @@ from penstock.errors import ConfigError
 from penstock.protocol.snapshot import Plain
 from penstock.shells.sim.outside import Transaction
 from penstock.testing import multiset
-from penstock.testing.compare import Difference, all_rows, difference, to_rows
+from penstock.testing.compare import Difference, LastPer, View, all_rows, difference, to_rows
 from penstock.testing.finding import Finding, rule
 from penstock.testing.multiset import Rows
 from penstock.testing.outside import Outside
+from penstock.testing.sink_place import RETURN_PLAIN
 
 if TYPE_CHECKING:
     from penstock.testing.world import UserWorld
 
 Read = Callable[[Any], Any]
 UNCERTAIN_MAX = 4
+Row = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A `prepare` that had nothing to commit although rows had been written."""
+
+    name: str
+    index: int
+    checkpoint: int
+    rows: Sequence[Row]
 
 
 class SinkWatch(Outside):
@@ -43,6 +56,8 @@ class SinkWatch(Outside):
         self.writes_directly: bool | None = None
         """Whether `prepare` has nothing to commit although rows were written: the sink shows them at once. None until
         that is known."""
+        self.learns = True
+        """Whether that is still to be found out; a disturbed run knows it from the undisturbed ones."""
         self._schema = schema
         self._sink = sink
         self._read = read
@@ -51,8 +66,9 @@ class SinkWatch(Outside):
         self._known: dict[str, Transaction] = {}
         self._descriptions: dict[str, Plain] = {}
         self._uncertain: set[str] = set()
-        self._given = Rows()
-        """Every row that was ever written, as often as it was."""
+        self._written: list[Row] = []
+        """Every row that was ever written, in order, as often as it was."""
+        self._left_out: list[LeftOut] = []
 
     # ---- told by the watched sink
 
@@ -60,21 +76,49 @@ class SinkWatch(Outside):
         where = f"{self.name} [{context.index}] attempt {context.attempt}"
         self.world.call(where, what, transaction)
 
-    def written(self, rows: list[tuple[Any, ...]]) -> None:
+    def written(self, rows: list[Row]) -> None:
         if self._sink is not None:
-            self._given.update(all_rows([self._named(row) for row in rows]))
+            self._written += rows
 
-    def begun(self, context: SinkContext, checkpoint: int, rows: list[tuple[Any, ...]]) -> str:
+    def left_out(self, context: SinkContext, checkpoint: int, rows: Sequence[Row]) -> None:
+        """`prepare` had nothing to commit. A sink that otherwise waits for commits has lost the rows; one that shows
+        them at once has not, and may do so."""
+        if not rows:
+            return
+        name = self._transaction(context, checkpoint)
+        counted = f"{len(rows)} row{'' if len(rows) == 1 else 's'} written since the last one"
+        self.call(context, f"prepare({checkpoint}) -> None, with {counted}", name)
+        entry = LeftOut(name, context.index, checkpoint, rows)
+        self._left_out.append(entry)
+        if self.learns:
+            self.writes_directly = True
+        elif self.is_exact and not self.world.is_stale(context.attempt):
+            self.world.found(self._dropped(entry, self._rows_of_batch(rows)))
+
+    def begun(self, context: SinkContext, checkpoint: int, rows: list[Row]) -> str:
         """A transaction was ended by `prepare`; it is durable when `prepared` says so."""
         if self.writes_directly is None:
             self.writes_directly = False
-        name = f"{self.name}/{context.index}/{checkpoint}/{context.attempt}"
+        name = self._transaction(context, checkpoint)
         stale = self.world.is_stale(context.attempt)
         entry = Transaction(
             self.name, context.index, context.attempt, checkpoint, tuple(rows), stale
         )
         self.world.table.prepared[name] = self._known[name] = entry
         return name
+
+    def forgotten(self, name: str) -> Sequence[Row]:
+        """A transaction that turned out to be none when it was made durable."""
+        self.world.table.prepared.pop(name, None)
+        return self._known.pop(name).rows
+
+    def cannot_be_kept(self, name: str, problem: str) -> None:
+        what = f"sink {self.name!r}: prepare() returned {problem}"
+        look_at = f"prepare() of this sink, and what it returns. {RETURN_PLAIN}"
+        kept = "what describes a transaction can be kept in a checkpoint"
+        self.world.found(
+            Finding(f"plain {self.name}", kept, what, look_at=look_at, transactions=(name,))
+        )
 
     def prepared(self, name: str, description: Plain) -> None:
         self._known[name].durable = True
@@ -131,6 +175,32 @@ class SinkWatch(Outside):
     def committed_rows(self) -> list[dict[str, Any]]:
         return [self._named(row) for row in self.world.table.rows(self.name)]
 
+    def lost_when_nothing_failed(self, view: View) -> Finding | None:
+        """What was written and cannot be seen when an undisturbed run is over. Where rows are shown at once nobody
+        knows what a sink makes of them (it may overwrite by key), so only what is certain counts."""
+        if self._sink is None or self._read is None or not self._written:
+            return None
+        seen = self.visible_rows()
+        if not seen:
+            return self._nothing_seen()
+        missing = Rows() if self._sink.idempotent else self._missing(seen, view)
+        for entry in self._left_out:
+            lost = self._rows_of_batch(entry.rows) & missing
+            if lost:
+                return self._dropped(entry, lost)
+        return None
+
+    def _missing(self, seen: list[dict[str, Any]], view: View) -> Rows:
+        written = [self._named(row) for row in self._written]
+        given = all_rows(written)
+        if view is all_rows:
+            gone = given - all_rows(seen)
+            return gone if len(seen) < len(written) else Rows()
+        if isinstance(view, LastPer):
+            want, have = view(written), view(seen)
+            return Rows(row for key, row in want.items() if _is_stale(have.get(key), row, given))
+        return Rows()
+
     def check_visible(self, after: str, name: str = "") -> None:
         """What anybody sees right after a call; `name` is the transaction that it was for."""
         if not self.is_exact or self.world.finding is not None:
@@ -158,10 +228,16 @@ class SinkWatch(Outside):
         """Empty for a transaction of another sink."""
         if name not in self._known:
             return Rows()
-        return all_rows([self._named(row) for row in self._known[name].rows])
+        return self._rows_of_batch(self._known[name].rows)
 
-    def _named(self, row: tuple[Any, ...]) -> dict[str, Any]:
+    def _rows_of_batch(self, rows: Sequence[Row]) -> Rows:
+        return all_rows([self._named(row) for row in rows])
+
+    def _named(self, row: Row) -> dict[str, Any]:
         return dict(zip(self._schema.names, row, strict=True))
+
+    def _transaction(self, context: SinkContext, checkpoint: int) -> str:
+        return f"{self.name}/{context.index}/{checkpoint}/{context.attempt}"
 
     # ---- findings
 
@@ -178,9 +254,35 @@ class SinkWatch(Outside):
             return self._finding("half", "I10", wrong, [name], HALF)
         waiting = [n for n in self._known if n not in self.world.table.visible]
         early = [n for n in waiting if self._rows_of(n) & extra]
-        if early or extra <= self._given:
+        if early or extra <= self._rows_of_batch(self._written):
             return self._finding("early", "I9", wrong, early[-1:], EARLY)
         return self._finding("strange", "I1", wrong, [], STRANGE)
+
+    def _nothing_seen(self) -> Finding:
+        first = self._left_out[0] if self._left_out else None
+        if first is not None:
+            return self._dropped(first, self._rows_of_batch(first.rows))
+        what = f"sink {self.name!r}: {len(self._written)} rows were written and none is visible"
+        listed = multiset.listed(self._rows_of_batch(self._written))
+        return Finding(f"lost {self.name}", WRITTEN, what, listed, ("no rows",), NOTHING_SEEN)
+
+    def _dropped(self, entry: LeftOut, lost: Rows) -> Finding:
+        count, gone = len(entry.rows), lost.total()
+        written = "1 row" if count == 1 else f"{count} rows"
+        which = f"{gone} of them" if gone < count else "it" if count == 1 else "they"
+        what = (
+            f"sink {self.name!r}: prepare({entry.checkpoint}) of subtask {entry.index} returned None although {written}"
+            f" had been written: {which} {'is' if gone == 1 else 'are'} lost"
+        )
+        return Finding(
+            f"dropped {self.name}",
+            WRITTEN,
+            what,
+            multiset.listed(lost),
+            ("None, and these rows are nowhere to be seen",),
+            DROPPED,
+            (entry.name,),
+        )
 
     def _finding(
         self, kind: str, invariant: str, wrong: Difference, names: list[str], look_at: str
@@ -197,12 +299,19 @@ class SinkWatch(Outside):
         )
 
 
+def _is_stale(have: str | None, want: str, given: Rows) -> bool:
+    """Whether a key shows nothing, or a row that was written before the last one. A row that was never written is what
+    the sink has made of it."""
+    return have is None or (have != want and have in given)
+
+
 def hands_to_driver(sink: Any) -> bool:
     """Whether what a sink shows is in the driver's own copy of it."""
     inside = getattr(sink, "inside", None)
     return type(sink).receive is not Sink.receive if inside is None else hands_to_driver(inside)
 
 
+WRITTEN = "I1, exactly once: what was written becomes visible"
 TWICE = (
     "commit() of this sink. It is called again for a transaction whenever the outcome of an earlier call is not known:"
     " after an error, and by the next attempt after a restart. The second call must see that the work is done and do"
@@ -214,7 +323,19 @@ HALF = (
 )
 EARLY = (
     "write() and prepare() of this sink: rows are visible before their checkpoint is complete. Keep them where no"
-    " reader looks until commit() is called."
+    " reader looks until commit() is called. Or the transaction and the writer share one list: prepare() must hand over"
+    " its buffer and begin a new one (rows, self.rows = self.rows, []), because rows that are written later are of the"
+    " next transaction."
+)
+DROPPED = (
+    "prepare() of this sink. None says that nothing was written: the checkpoint counts these rows as done, and they"
+    " never come again. Return a description whenever there were rows since the last prepare(), and let errors out: an"
+    " `except` that returns None loses rows, while after an error the job goes back and writes them again. A sink that"
+    ' overwrites rows by key says so, with idempotent = True or compare=last_per("key").'
+)
+NOTHING_SEEN = (
+    "write() and prepare() of this sink, and `read`: what was written must be there when the job is over. If this input"
+    " leaves nothing to be seen, as where all rows are deleted again, take another one: nothing can be compared."
 )
 STRANGE = "What `read` returns and what the sink writes: there are rows that were never given to the sink."
 LOST = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import operator
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -30,6 +31,7 @@ from penstock.shells.sim.scenario import Drawn, Scenario
 from penstock.shells.sim.settings import Settings
 from penstock.testing.compare import Comparison, View, view_for
 from penstock.testing.copies import Template, check_can_be_sent
+from penstock.testing.finding import short
 from penstock.testing.sink_watch import Read, SinkWatch, hands_to_driver
 from penstock.testing.swarm import Choose
 from penstock.testing.watched_sink import StandIn, WatchedSink
@@ -118,7 +120,16 @@ class Play:
     def leftovers(self, name: str) -> int:
         """How much a sink of the user still has staged, where somebody can count it."""
         count = of_sink(self._stage.staged, name)
-        return int(count(self._own[name])) if count is not None and name in self._own else 0
+        if count is None or name not in self._own:
+            return 0
+        left = count(self._own[name])
+        try:
+            return operator.index(left)
+        except TypeError:
+            raise ConfigError(
+                f"simulate: staged, for sink {name!r}, returned {short(left)} ({type(left).__name__}); return how many"
+                " things are staged, a whole number such as len(...)"
+            ) from None
 
     # ---- how it is made
 

@@ -6,7 +6,6 @@ those have proofs of their own, and a schedule should take milliseconds.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ from penstock.errors import CommitError
 from penstock.protocol.snapshot import Plain
 from penstock.testing.finding import short
 from penstock.testing.outside import SimulatedFault
+from penstock.testing.sink_place import as_kept, not_plain
 from penstock.testing.sink_watch import SinkWatch
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class WatchedWriter(SinkWriter):
         with _inside(self._watch.world, "prepare_error"):
             made = self._inner.prepare(checkpoint)
         if made is None:
-            self._nothing_to_commit(rows)
+            self._watch.left_out(self._context, checkpoint, rows)
             return None
         name = self._watch.begun(self._context, checkpoint, rows)
         if callable(made):
@@ -71,19 +71,22 @@ class WatchedWriter(SinkWriter):
     def close(self) -> None:
         self._inner.close()
 
-    def _nothing_to_commit(self, rows: list[tuple[Any, ...]]) -> None:
-        if rows:
-            self._watch.writes_directly = True
-
     def _make_durable(self, name: str, work: Callable[[], Plain]) -> Plain:
-        watch, checkpoint = self._watch, name.split("/")[-2]
+        watch, checkpoint = self._watch, int(name.split("/")[-2])
         if watch.world.happens("prepare_error"):
             watch.call(self._context, f"prepare({checkpoint}) -> simulated failure", name)
             raise SimulatedFault(f"simulated failure while {name} is made durable")
         with _inside(watch.world, "prepare_error"):
-            description = _plain(work(), watch.name)
-        watch.call(self._context, f"prepare({checkpoint}) -> {short(description)}", name)
-        watch.prepared(name, description)
+            made = work()
+        if made is None:
+            watch.left_out(self._context, checkpoint, watch.forgotten(name))
+            return None
+        problem = not_plain(made)
+        watch.call(self._context, f"prepare({checkpoint}) -> {short(made)}", name)
+        if problem is not None:
+            watch.cannot_be_kept(name, problem)
+            raise CommitError(f"sink {watch.name!r}: prepare() returned {problem}")
+        watch.prepared(name, as_kept(made))
         return name
 
 
@@ -177,15 +180,3 @@ def _inside(world: UserWorld, fault: str) -> Iterator[None]:
         yield
     finally:
         world.inside = before
-
-
-def _plain(description: Plain, sink: str) -> Plain:
-    """As it comes back from a checkpoint."""
-    try:
-        made: Plain = json.loads(json.dumps(description))
-    except TypeError as error:
-        raise CommitError(
-            f"sink {sink!r}: what prepare() returned cannot be kept in a checkpoint: {error}. Return numbers, text,"
-            " lists and dicts."
-        ) from error
-    return made

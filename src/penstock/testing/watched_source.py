@@ -14,6 +14,7 @@ from penstock.protocol.ids import CheckpointId
 from penstock.protocol.snapshot import Plain
 from penstock.testing.finding import Finding, short
 from penstock.testing.outside import SimulatedFault
+from penstock.testing.sink_place import RETURN_PLAIN, not_plain_positions
 
 if TYPE_CHECKING:
     from penstock.testing.world import UserWorld
@@ -39,28 +40,44 @@ class WatchedSource(Source):
         told = f"at {short(dict(positions))}" if positions else "at the beginning"
         self._world.call(where, f"opens {told}")
         inner = self._inner.reader(context, positions)
-        return WatchedReader(self._world, inner, self._rows_max)
+        return WatchedReader(self._world, where, inner, self._rows_max)
 
 
 class WatchedReader(SourceReader):
-    def __init__(self, world: UserWorld, inner: SourceReader, rows_max: int) -> None:
+    def __init__(self, world: UserWorld, where: str, inner: SourceReader, rows_max: int) -> None:
         self._world = world
+        self._where = where
         self._inner = inner
         self._rows_max = rows_max
+        self._asked = world.opens(where)
 
     def poll(self, max_rows: int) -> pa.RecordBatch | Wait | EndOfInput:
         world = self._world
         if world.happens("user_error"):
             raise SimulatedFault("simulated failure while a source is read")
         answer = self._inner.poll(min(max_rows, world.rng.randint(1, self._rows_max)))
-        if isinstance(answer, pa.RecordBatch):
+        if isinstance(answer, pa.RecordBatch) and answer.num_rows:
+            self._asked.in_vain = 0
+            world.batches_read += 1
             world.rows_read += answer.num_rows
             if world.rows_read > ROWS_MAX and not world.luck.struck:
                 self._too_many()
+        else:
+            self._asked.ended = isinstance(answer, EndOfInput)
+            self._asked.in_vain += 1
+            self._asked.answer = short(answer)
         return answer
 
     def positions(self) -> Mapping[int, Plain]:
-        return self._inner.positions()
+        made = self._inner.positions()
+        problem = not_plain_positions(made)
+        if problem is not None:
+            what = f"source {self._where}: positions() returned {problem}"
+            look_at = f"positions() of this source, and what it returns. {RETURN_PLAIN}"
+            kept = "positions can be kept in a checkpoint"
+            self._world.found(Finding(f"plain {self._where}", kept, what, look_at=look_at))
+            raise ConfigError(f"simulate: {what}")
+        return made
 
     def describe(self) -> str:
         return self._inner.describe()

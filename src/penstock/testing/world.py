@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from random import Random
 
 from penstock.engine.records import ExceptionInfo
+from penstock.errors import ConfigError
 from penstock.protocol.messages import Failed, FromWorker, ToWorker
 from penstock.shells.sim.scenario import Drawn
 from penstock.shells.sim.strikes import Strikes
@@ -25,6 +27,23 @@ WHERE = {
 }
 
 
+IN_VAIN_MIN = 3
+NEVER_ENDS = (
+    "poll() of this source. When all of its rows were returned it must return pen.END: also where it had none at all,"
+    " where it was opened behind its last row, and where no lane is its own. pen.Wait is for rows still to come."
+)
+
+
+@dataclass
+class Asked:
+    """What the newest reader of a source's subtask answered."""
+
+    ended: bool = False
+    in_vain: int = 0
+    """How often it was asked since it last had rows."""
+    answer: str = ""
+
+
 class UserWorld(World):
     def __init__(self, seed: int, luck: Luck, draw: Callable[[UserWorld, Random], Drawn]) -> None:
         self.luck = luck
@@ -33,6 +52,8 @@ class UserWorld(World):
         self.finding: Finding | None = None
         self._raised: list[ExceptionInfo] = []
         self.rows_read = 0
+        self.batches_read = 0
+        self.readers: dict[str, Asked] = {}
         self.inside = ""
         """The kind of fault that fits to what the user's code does right now."""
         super().__init__(seed, draw=lambda _, rng: draw(self, rng))
@@ -45,6 +66,8 @@ class UserWorld(World):
                 self.run()
         except Violation as violation:
             return self.finding or self._of_the_engine(str(violation))
+        except ConfigError:
+            raise
         except Exception as error:
             what = f"the simulated job crashed: {type(error).__name__}: {error}"
             return self.finding or Finding(
@@ -53,6 +76,11 @@ class UserWorld(World):
         return self.finding
 
     # ---- asked and told
+
+    def opens(self, where: str) -> Asked:
+        """A new reader takes the place of the one before."""
+        self.readers[where] = Asked()
+        return self.readers[where]
 
     def happens(self, fault: str) -> bool:
         rate: float = getattr(self.faults, fault)
@@ -104,7 +132,7 @@ class UserWorld(World):
             return Finding(invariant, rule(invariant), what, (), (), OF_PENSTOCK)
         failures = [f for f in self.failures() if f.error not in CONSEQUENCES]
         if not failures:
-            return Finding(invariant, rule(invariant), what, (), (), OF_PENSTOCK)
+            return self._without_a_failure(invariant, what)
         last = failures[-1]
         return Finding(
             invariant,
@@ -114,7 +142,23 @@ class UserWorld(World):
             (f"{last.error} in {last.operator or 'the job'}: {last.message}",),
             f"What {last.operator or 'the job'!r} raises, again and again. After a failure it is asked for the same"
             " thing once more and must be able to answer.",
+            self._refused_by(last.operator),
         )
+
+    def _without_a_failure(self, invariant: str, what: str) -> Finding:
+        """Nobody says why the job does not end. A source that has no rows and no end is a reason."""
+        for where, reader in self.readers.items():
+            if not reader.ended and reader.in_vain >= IN_VAIN_MIN:
+                told = f"the source {where} was asked {reader.in_vain} times for rows, had none, and did not return END"
+                return Finding(invariant, rule("I27"), told, ("END",), (reader.answer,), NEVER_ENDS)
+        return Finding(invariant, rule(invariant), what, (), (), OF_PENSTOCK)
+
+    def _refused_by(self, operator: str) -> tuple[str, ...]:
+        """The transaction that a sink would not commit, if that is what keeps the job from its end."""
+        for call in reversed(self.calls):
+            if " -> raised " in call.what and call.where.startswith(f"{operator} ["):
+                return (call.transaction,)
+        return ()
 
 
 class ScriptedStrikes(Strikes):
