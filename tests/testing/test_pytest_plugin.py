@@ -47,7 +47,7 @@ def test_options_and_markers_say_how_many_schedules_are_tried(tmp_path: Path) ->
     names = "test_good or test_few or test_own_seeds"
     done = run_pytest(tmp_path, "-k", names, "--penstock-seeds", "3")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert re.findall(r"tried (\d+)", done.stdout) == ["3", "3", "2"]
+    assert re.findall(r"tried (\d+)", done.stdout) == ["3", "4", "2"], "a marker is not lowered"
     marked = run_pytest(tmp_path, "-k", "test_few")
     assert re.findall(r"tried (\d+)", marked.stdout) == ["4"], marked.stdout + marked.stderr
 
@@ -70,6 +70,93 @@ def test_the_options_are_explained() -> None:
     )
     assert "--penstock-seeds=N" in done.stdout
     assert "--penstock-seed=SEED" in done.stdout
+
+
+MARKED = """
+import pytest
+from penstock.testing import simulation
+
+
+@pytest.fixture(autouse=True)
+def told(monkeypatch):
+    monkeypatch.setattr(simulation, "simulate", lambda _, seeds: print("seeds", list(seeds)))
+
+
+@pytest.mark.penstock_seeds
+def test_nothing(penstock_simulate):
+    penstock_simulate(None)
+
+
+@pytest.mark.penstock_seeds("many")
+def test_words(penstock_simulate):
+    penstock_simulate(None)
+
+
+@pytest.mark.penstock_seeds(0)
+def test_zero(penstock_simulate):
+    penstock_simulate(None)
+
+
+@pytest.mark.penstock_seeds(n=5)
+def test_by_name(penstock_simulate):
+    penstock_simulate(None)
+
+
+@pytest.mark.penstock_seeds([3, -4])
+def test_negative(penstock_simulate):
+    penstock_simulate(None)
+
+
+@pytest.mark.penstock_seeds(3)
+def test_good_number(penstock_simulate):
+    penstock_simulate(None)
+
+
+@pytest.mark.penstock_seeds([3, 4])
+def test_good_list(penstock_simulate):
+    penstock_simulate(None)
+
+
+@pytest.mark.penstock_seeds(range(5, 7))
+def test_good_range(penstock_simulate):
+    penstock_simulate(None)
+
+
+def test_good_own(penstock_simulate):
+    penstock_simulate(None, seeds=[8])
+"""
+
+
+def test_a_marker_takes_a_number_or_seeds_and_refuses_the_rest(tmp_path: Path) -> None:
+    (tmp_path / "test_marked.py").write_text(MARKED)
+    done = run_pytest(tmp_path, "test_marked.py")
+    seeds = re.findall(r"seeds (\[.*\])", done.stdout)
+    assert seeds == ["[0, 1, 2]", "[3, 4]", "[5, 6]", "[8]"], done.stdout
+    for told in ("()", "('many')", "(0)", "(n=5)", "([3, -4])"):
+        assert f"ConfigError: @pytest.mark.penstock_seeds{told}: write @pytest" in done.stdout
+    assert "errors" in done.stdout.splitlines()[-1]
+
+
+def test_more_seeds_are_added_to_those_of_a_marker_and_one_seed_replaces_all(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "test_marked.py").write_text(MARKED)
+    more = run_pytest(tmp_path, "test_marked.py", "-k", "good", "--penstock-seeds", "4")
+    seeds = re.findall(r"seeds (\[.*\])", more.stdout)
+    assert seeds == ["[0, 1, 2, 3]", "[3, 4, 0, 1]", "[5, 6, 0, 1]", "[8]"], more.stdout
+    one = run_pytest(tmp_path, "test_marked.py", "-k", "good", "--penstock-seed", "6")
+    assert re.findall(r"seeds (\[.*\])", one.stdout) == 4 * ["[6]"], one.stdout
+
+
+def test_options_that_would_try_nothing_are_refused(tmp_path: Path) -> None:
+    for option, value in (
+        ("--penstock-seeds", "0"),
+        ("--penstock-seeds", "-5"),
+        ("--penstock-seed", "x"),
+    ):
+        done = run_pytest(tmp_path, "-k", "test_few", f"{option}={value}")
+        assert done.returncode == 4, done.stdout
+        assert f"argument {option}: '{value}' is not a whole number from" in done.stderr
 
 
 PLAIN = """

@@ -4,11 +4,15 @@
         penstock_simulate(my_pipeline)
 
 `pytest --penstock-seeds 5000` tries more, `@pytest.mark.penstock_seeds(5000)` does so for one test, and
-`pytest --penstock-seed 17` plays one seed again.
+`pytest --penstock-seed 17` plays one seed again. A marker takes a number, or the seeds themselves: `[3, 4]`.
+
+Where several say something: `--penstock-seed` counts before everything, also before a `seeds=` in the test. Then comes
+`seeds=`. `--penstock-seeds` never takes away from a marker: it adds seeds until there are as many.
 """
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -24,22 +28,32 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("penstock", "simulated pipelines")
     group.addoption(
         "--penstock-seeds",
-        type=int,
+        type=_at_least(1),
         metavar="N",
-        help=f"how many crash schedules penstock_simulate tries (default: {SEEDS})",
+        help=f"how many crash schedules penstock_simulate tries, at least (default: {SEEDS}); a test that gives seeds="
+        " itself keeps them",
     )
     group.addoption(
         "--penstock-seed",
-        type=int,
+        type=_at_least(0),
         metavar="SEED",
-        help="the one schedule that penstock_simulate tries",
+        help="the one schedule that penstock_simulate tries, also where a marker or seeds= says something else",
     )
+
+
+def _at_least(least: int) -> Callable[[str], int]:
+    def number(text: str) -> int:
+        if not text.strip().isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} on")
+        return int(text)
+
+    return number
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
-        "penstock_seeds(n): how many crash schedules penstock_simulate tries in this test",
+        "penstock_seeds(n): how many crash schedules penstock_simulate tries in this test, or which: [3, 4]",
     )
 
 
@@ -71,12 +85,35 @@ def penstock_simulate(request: pytest.FixtureRequest) -> Callable[..., Report]:
 
 
 def _seeds(request: pytest.FixtureRequest) -> Iterable[int]:
-    """One seed beats a number on the command line, which beats the marker."""
+    """One seed beats everything; a number on the command line adds to what the marker asks for."""
     one = request.config.getoption("penstock_seed")
     if one is not None:
         return [one]
-    count = request.config.getoption("penstock_seeds")
+    wanted = request.config.getoption("penstock_seeds")
     marker = request.node.get_closest_marker("penstock_seeds")
-    if count is None and marker is not None:
-        count = marker.args[0]
-    return range(SEEDS if count is None else count)
+    if marker is None:
+        return range(wanted or SEEDS)
+    marked = _marked(marker)
+    known = set(marked)
+    more = [seed for seed in range(wanted or 0) if seed not in known]
+    return [*marked, *more[: max(0, (wanted or 0) - len(marked))]]
+
+
+def _marked(marker: pytest.Mark) -> list[int]:
+    """What a marker asks for: so many schedules, or these."""
+    from penstock.errors import ConfigError
+
+    given: Any = marker.args[0] if len(marker.args) == 1 and not marker.kwargs else None
+    if _is_number(given, 1):
+        return list(range(given))
+    if isinstance(given, range | list | tuple) and given and all(_is_number(s, 0) for s in given):
+        return list(given)
+    told = ", ".join([*map(repr, marker.args), *(f"{k}={v!r}" for k, v in marker.kwargs.items())])
+    raise ConfigError(
+        f"@pytest.mark.penstock_seeds({told}): write @pytest.mark.penstock_seeds(500) for so many schedules, or give"
+        " the seeds, as in @pytest.mark.penstock_seeds([3, 4]) or penstock_seeds(range(500, 600))"
+    )
+
+
+def _is_number(value: Any, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
