@@ -193,6 +193,8 @@ class ListSink(Sink):
         self.calls: list[str] = []
         self.fail_commits = 0
         self.prepare_error: Exception | None = None
+        self.prepared: Any = None
+        """What every `prepare` gives, where a test wants something else."""
         self.aborted_for: list[int] = []
 
     @property
@@ -224,7 +226,7 @@ class _ListWriter(SinkWriter):
                 raise self.sink.prepare_error
             return {"name": name, "rows": taken}
 
-        return seal
+        return seal if self.sink.prepared is None else self.sink.prepared
 
 
 class _ListCommitter(SinkCommitter):

@@ -19,7 +19,7 @@ from penstock.plan.keyhash import key_groups, key_lanes, owner_of
 from penstock.plan.physical import PhysicalPlan, make_plan
 from penstock.ports.channel import Batch
 from penstock.protocol.ids import AttemptId, CheckpointId, SlotId, SubtaskId
-from penstock.protocol.snapshot import SubtaskSnapshot
+from penstock.protocol.snapshot import NO_SOURCE, SubtaskSnapshot
 from penstock.storage.memory import MemoryStore
 from tests.engine.kit import SCHEMA, Do, ManualClock, ShortChannel, numbers, rows
 
@@ -55,15 +55,16 @@ def written(store: MemoryStore, *parts: Taken, inline: bool = False) -> list[Sub
 def restored(
     snapshots: list[SubtaskSnapshot], made: PhysicalPlan, slot: int, store: MemoryStore
 ) -> dict[int, list[int]]:
-    """What each channel of this slot's subtask has in its queue, by the index of its sender."""
+    """What each channel of this slot's subtask has in its queue, by the index of its sender; and what goes before."""
     channels = made.inputs(SubtaskId(1, slot))
     inputs = [Input(c, made.edges[c.edge].port, ShortChannel(1)) for c in channels]
-    restore_inflight("work", snapshots, inputs, made, SlotId(slot), store)
-    return {
+    rescued = restore_inflight("work", snapshots, inputs, made, SlotId(slot), store)
+    first = {NO_SOURCE: [x for entry in rescued for x in numbers(entry.rows.data)]}
+    queued = {
         entry.id.source: [x for f in entry.queue if isinstance(f, Batch) for x in numbers(f.data)]
         for entry in inputs
-        if entry.queue
     }
+    return {source: held for source, held in (first | queued).items() if held}
 
 
 @pytest.mark.parametrize("inline", [False, True])
@@ -76,8 +77,28 @@ def test_every_channel_gets_its_own_rows_back_in_order(inline: bool) -> None:
     )
     snapshots = written(store, *parts, inline=inline)
     assert bool(store.list()) is not inline
-    assert restored(snapshots, plan(2), 0, store) == {0: [1, 2, 3], 1: [4]}
-    assert restored(snapshots, plan(2), 1, store) == {1: [5]}
+    made = plan(2, Rebalance())
+    assert restored(snapshots, made, 0, store) == {0: [1, 2, 3], 1: [4]}
+    assert restored(snapshots, made, 1, store) == {1: [5]}
+
+
+def test_rows_that_went_before_all_channels_do_so_again() -> None:
+    """B7, I4, R6: with the same parallelism, and with another one before those that came after them."""
+    store = MemoryStore()
+    parts = (taken(0, (NO_SOURCE, [rows(1), rows(2)]), (1, [rows(3)])), taken(1, (0, [rows(4)])))
+    snapshots = written(store, *parts)
+    made = plan(2, Rebalance())
+    assert restored(snapshots, made, 0, store) == {NO_SOURCE: [1, 2], 1: [3]}
+    assert restored(snapshots, made, 1, store) == {0: [4]}
+    assert restored(snapshots, plan(1, Rebalance()), 0, store) == {NO_SOURCE: [1, 2, 3, 4]}
+
+
+def test_rows_that_are_others_by_the_key_of_now_are_refused() -> None:
+    """R8, I15: a job whose key is another one than when the checkpoint was taken."""
+    store = MemoryStore()
+    everything = (taken(0, (0, [rows(*range(40))])), taken(1))
+    with pytest.raises(PlanError, match=r"the job's key there is another one.*job\.stop\(\)"):
+        restored(written(store, *everything), plan(2), 0, store)
 
 
 def test_the_statistics_know_what_was_in_flight() -> None:

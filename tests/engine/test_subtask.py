@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from penstock.engine.chain import Chain
-from penstock.engine.inputs import Input
+from penstock.engine.inputs import Input, Rescued
 from penstock.engine.outputs import Output, Outputs
 from penstock.engine.partition import make_partitioner
 from penstock.engine.subtask import GivenUp, Subtask, Taken
@@ -30,6 +32,7 @@ class Bench:
         room: int = 100,
         pointwise: frozenset[ChannelId] = frozenset(),
         inflight_bytes_max: int = 1 << 20,
+        rescued: Sequence[Rescued] = (),
     ) -> None:
         self.clock = ManualClock()
         self.seen: list[int] = []
@@ -58,6 +61,7 @@ class Bench:
             self.clock,
             0.0,
             inflight_bytes_max,
+            rescued,
         )
 
     def run(self) -> None:

@@ -6,10 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.engine.inputs import Rescued
 from penstock.engine.subtask import GivenUp, Taken
 from penstock.ports.channel import Barrier, Batch, End
 from penstock.protocol.ids import ChannelId, CheckpointId
 from penstock.protocol.messages import SnapshotKind
+from penstock.protocol.snapshot import NO_SOURCE
 from tests.engine.kit import numbers, rows
 from tests.engine.test_subtask import Bench
 
@@ -191,13 +193,55 @@ def test_restored_rows_come_before_new_ones_and_are_recorded_until_they_are_proc
     assert bench.seen == [10, 11, 1]
 
 
+def test_rows_of_another_parallelism_go_before_all_channels_and_in_the_next_snapshot_too() -> None:
+    """B7, I4, R6: what follows them comes by another channel than they did."""
+    bench = Bench(rescued=[Rescued(0, Batch(rows(n))) for n in (1, 2, 3)])
+    bench.b.frames += [Batch(rows(4)), Barrier(N1, True)]
+    assert bench.subtask.step()
+    bench.subtask.trigger(N1, CHECKPOINT, urgent=True)
+    bench.run()
+    assert bench.seen == [1, 2, 3, 4]
+    bench.a.frames += [Barrier(N1, True)]
+    bench.run()
+    (taken,) = bench.subtask.news
+    assert inflight(taken) == {NO_SOURCE: [2, 3], 1: [4]}
+    assert isinstance(taken, Taken)
+    assert taken.inflight[0].source == NO_SOURCE, "they are recorded first, to be restored first"
+
+
+def test_an_aligned_snapshot_waits_for_rows_of_another_parallelism() -> None:
+    """B3, R6: they are before every barrier."""
+    bench = Bench(rescued=[Rescued(0, Batch(rows(n))) for n in (1, 2)])
+    bench.a.frames += [Barrier(N1)]
+    bench.b.frames += [Barrier(N1)]
+    bench.run()
+    assert bench.left == [[1], [2], Barrier(N1)]
+    (taken,) = bench.subtask.news
+    assert inflight(taken) == {}
+
+
+def test_rows_of_another_parallelism_are_processed_in_slices_and_whatever_is_held() -> None:
+    """B7, I25: a barrier behind them cannot be what they wait for."""
+    bench = Bench(rescued=[Rescued(0, Batch(rows(1, 2, 3)))])
+    bench.out.confirms = False
+    bench.subtask._slice_rows = 2
+    bench.subtask.trigger(N1, CHECKPOINT, urgent=True)
+    assert bench.subtask.step()
+    assert bench.seen == [1, 2]
+    bench.run()
+    assert bench.seen == [1, 2, 3]
+    bench.a.frames += [Barrier(N1, True), Batch(rows(4))]
+    bench.b.frames += [Barrier(N1, True)]
+    bench.run()
+    assert bench.seen == [1, 2, 3], "now it is held"
+    assert inflight(bench.subtask.news[0]) == {NO_SOURCE: [1, 2, 3]}
+
+
 @pytest.mark.parametrize("barriers_first", [False, True])
 def test_more_restored_rows_than_allowed_are_declined_too(barriers_first: bool) -> None:
     """I26, R6: after a start with fewer subtasks one of them may have the rows in flight of several."""
-    bench = Bench(inflight_bytes_max=64, room=1)
-    for _ in range(20):
-        bench.subtask._inputs[0].put(Batch(rows(1)))
-    bench.subtask._read_ahead = True
+    many = [Rescued(0, Batch(rows(1)))] * 20
+    bench = Bench(inflight_bytes_max=64, room=1, rescued=many)
     barriers = [Barrier(N1, True)]
     if barriers_first:
         bench.a.frames += barriers
@@ -368,6 +412,16 @@ def test_a_barrier_that_is_taken_out_of_the_queue_is_not_waited_for() -> None:
     bench.subtask.trigger(N1, CHECKPOINT, urgent=True)
     assert bench.subtask.outputs.held
     bench.subtask.abort(N1)
+    assert not bench.subtask.outputs.held
+
+
+def test_a_trigger_that_comes_again_after_the_abort_holds_nothing() -> None:
+    """B11, I25: the barrier that would be waited for was taken out."""
+    bench = Bench(room=0)
+    bench.out.confirms = False
+    bench.subtask.trigger(N1, CHECKPOINT, urgent=True)
+    bench.subtask.abort(N1)
+    bench.subtask.trigger(N1, CHECKPOINT, urgent=True)
     assert not bench.subtask.outputs.held
 
 

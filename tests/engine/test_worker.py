@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
+import numpy as np
 import pyarrow as pa
+import pytest
 
 from penstock.engine.operators.base import Operator, OperatorContext
 from penstock.engine.spec import JobSpec
@@ -27,6 +30,7 @@ from penstock.protocol.messages import (
     Trigger,
 )
 from penstock.storage.memory import MemoryStore
+from penstock.wire.control import WireError
 from tests.engine.kit import (
     Do,
     HeldBackground,
@@ -248,6 +252,48 @@ def test_a_mistake_in_the_plan_is_fatal() -> None:
     bench.tell(deploy(E1))
     (failed,) = [m for m in bench.tell(Start(E1, {})) if isinstance(m, Failed)]
     assert failed.fatal
+
+
+@pytest.mark.parametrize("prepared", [("a", 1), lambda: ("a", 1), np.int64(7), {"when": object()}])
+def test_a_transaction_that_no_checkpoint_can_keep_is_told_by_the_sink(prepared: object) -> None:
+    """E1, S10: and for good, for the next attempt would meet it again."""
+    bench = running()
+    bench.sink.prepared = prepared
+    bench.tell(Trigger(E1, N1, CHECKPOINT))
+    bench.tell()
+    (failed,) = [m for m in bench.driver.sent if isinstance(m, Failed)]
+    assert failed.operator == "out"
+    assert re.search(r"prepare\(\) returned cannot be kept.*is not plain data", failed.message)
+    assert failed.fatal
+
+
+def test_a_position_that_no_checkpoint_can_keep_is_told_by_the_source() -> None:
+    """E1, S10."""
+    bench = running()
+    source = bench.worker.attempt.subtasks[0].chain.source  # type: ignore[union-attr]
+    source._reader.at = np.int64(3)  # type: ignore[union-attr]
+    (failed,) = bench.tell(Trigger(E1, N1, CHECKPOINT))
+    assert isinstance(failed, Failed)
+    assert "the position of lane 0 from positions() cannot be kept" in failed.message
+    assert (failed.operator, failed.fatal) == ("numbers", True)
+
+
+def test_an_answer_that_cannot_be_sent_ends_the_attempt_and_not_the_worker() -> None:
+    """R1."""
+    bench = Bench()
+    send = bench.driver.send
+
+    def refuse(message: object) -> None:
+        if isinstance(message, Ack):
+            raise WireError("too large")
+        send(message)  # type: ignore[arg-type]
+
+    bench.driver.send = refuse  # type: ignore[method-assign]
+    bench.tell(deploy(E1), Start(E1, {}))
+    bench.tell(Trigger(E1, N1, CHECKPOINT))
+    (failed,) = bench.tell()
+    assert isinstance(failed, Failed)
+    assert "too large" in failed.message
 
 
 # ---- heartbeats and leaving

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from penstock.engine import attempt, restoring
 from penstock.engine.attempt import Attempt
-from penstock.engine.inputs import ChannelRows, Input, Recorder
+from penstock.engine.inputs import ChannelRows, Input, Recorder, Rescued
 from penstock.engine.local_channel import LocalChannel
 from penstock.engine.outputs import Output, Outputs
 from penstock.engine.subtask import Subtask
@@ -19,7 +19,7 @@ from penstock.plan.graph import Rebalance
 from penstock.ports.channel import Barrier, Batch, End, Frame
 from penstock.protocol import alignment
 from penstock.protocol.alignment import Alignment, Recording
-from penstock.protocol.ids import ChannelId, CheckpointId
+from penstock.protocol.ids import NO_CHECKPOINT, ChannelId, CheckpointId
 from penstock.shells.sim.ports import SimChannel
 from tests.mutants.registry import simulated, swapped, tested, together
 
@@ -33,8 +33,8 @@ def what_was_queued_is_not_recorded() -> AbstractContextManager[None]:
     """Only what is read from now on is recorded, not what an earlier recording or a restore left (bug-C1, bug-C10)."""
     original = Recorder.__init__
 
-    def begin(self: Recorder, inputs: Iterable[Input], checkpoint: CheckpointId) -> None:
-        original(self, inputs, checkpoint)
+    def begin(self: Recorder, inputs: Any, checkpoint: Any, rescued: Any = ()) -> None:
+        original(self, inputs, checkpoint, rescued)
         self.bytes = 0
         self._rows = {channel: [] for channel in self._rows}
 
@@ -273,7 +273,7 @@ def nothing_is_processed_while_recording() -> AbstractContextManager[None]:
 @simulated
 def restored_rows_are_lost() -> AbstractContextManager[None]:
     """A restore forgets the rows that were in flight (B7, R1)."""
-    return swapped(attempt, "restore_inflight", lambda *_: None)
+    return swapped(attempt, "restore_inflight", lambda *_: [])
 
 
 @simulated
@@ -281,9 +281,8 @@ def restored_rows_come_twice() -> AbstractContextManager[None]:
     """A restore puts the rows in flight into the queues two times (bug-C10, R1)."""
     original = restoring.restore_inflight
 
-    def restore(*arguments: Any) -> None:
-        original(*arguments)
-        original(*arguments)
+    def restore(*arguments: Any) -> list[Rescued]:
+        return original(*arguments) + original(*arguments)
 
     return swapped(attempt, "restore_inflight", restore)
 
@@ -297,6 +296,9 @@ def the_queue_comes_after_the_channel() -> AbstractContextManager[None]:
         return self.take_queued() if frame is None else frame
 
     def step_inputs(self: Subtask) -> bool:
+        if self._rescued:
+            self._step_rescued()
+            return True
         return self._step_next(self.barriers.blocked | self.barriers.aside, queued_only=False)
 
     return together(swapped(Input, "take", take), swapped(Subtask, "_step_inputs", step_inputs))
@@ -349,14 +351,63 @@ def rescaled_rows_are_lost() -> AbstractContextManager[None]:
     """With another parallelism subtasks that are no more take their rows in flight with them (bug-C4, R6)."""
     original = restoring.restore_inflight
 
-    def restore(operator: str, snapshots: Any, inputs: Any, plan: Any, *rest: Any) -> None:
+    def restore(operator: str, snapshots: Any, inputs: Any, plan: Any, *rest: Any) -> Any:
         staying = [s for s in snapshots if s.subtask.index < plan.parallelism]
-        original(operator, staying, inputs, plan, *rest)
+        return original(operator, staying, inputs, plan, *rest)
 
     return together(
         swapped(restoring, "restore_inflight", restore),
         swapped(attempt, "restore_inflight", restore),
     )
+
+
+@simulated
+def rescaled_rows_wait_in_a_queue() -> AbstractContextManager[None]:
+    """With another parallelism rows in flight are put into the queue of some channel, and what follows them comes by
+    another one (I4, R6)."""
+    original = restoring.restore_inflight
+
+    def restore(operator: str, snapshots: Any, inputs: list[Input], *rest: Any) -> list[Rescued]:
+        for entry in original(operator, snapshots, inputs, *rest):
+            next(each for each in inputs if each.port == entry.port).put(entry.rows)
+        return []
+
+    return swapped(attempt, "restore_inflight", restore)
+
+
+@tested(
+    "tests/engine/test_unaligned.py"
+    "::test_rows_of_another_parallelism_go_before_all_channels_and_in_the_next_snapshot_too"
+)
+def rescued_rows_are_not_recorded() -> AbstractContextManager[None]:
+    """A snapshot in the middle of a recovery forgets what goes before all channels (B7, I3)."""
+    original = Recorder.__init__
+
+    def begin(self: Recorder, inputs: Any, checkpoint: Any, rescued: Any = ()) -> None:
+        original(self, inputs, checkpoint)
+
+    return swapped(Recorder, "__init__", begin)
+
+
+@tested(
+    "tests/engine/test_unaligned.py"
+    "::test_rows_of_another_parallelism_go_before_all_channels_and_in_the_next_snapshot_too"
+)
+def rescued_rows_are_recorded_last() -> AbstractContextManager[None]:
+    """A checkpoint does not know any more that some rows go before all channels (I4)."""
+    original = Recorder.rows
+    return swapped(Recorder, "rows", lambda self: original(self)[::-1])
+
+
+@tested("tests/engine/test_restoring.py::test_rows_that_are_others_by_the_key_of_now_are_refused")
+def rows_in_flight_of_another_key_are_taken() -> AbstractContextManager[None]:
+    """The job's key was changed, and rows in flight stay with whom the old key belonged to (I15, R8)."""
+    original = restoring._ours
+
+    def ours(batch: pa.RecordBatch, how: Any, target: int, plan: Any, slot: Any) -> Any:
+        return batch if target == slot else original(batch, how, target, plan, slot)
+
+    return swapped(restoring, "_ours", ours)
 
 
 # ---- what is held back
@@ -425,3 +476,15 @@ def a_barrier_that_was_taken_out_is_waited_for() -> AbstractContextManager[None]
             output.awaited = before
 
     return swapped(Outputs, "forget_barrier", forget_barrier)
+
+
+@tested(
+    "tests/engine/test_unaligned.py::test_a_trigger_that_comes_again_after_the_abort_holds_nothing"
+)
+def a_late_trigger_holds_an_output() -> AbstractContextManager[None]:
+    """A trigger that was delivered twice waits for a barrier that was taken out (B11, I25)."""
+
+    def forget(self: Output, checkpoint: CheckpointId) -> None:
+        self.awaited = NO_CHECKPOINT
+
+    return swapped(Output, "forget", forget)

@@ -161,7 +161,7 @@ class Attempt:
         channels = self._plan.inputs(subtask)
         inputs = [Input(c, self._plan.edges[c.edge].port, self._input(c)) for c in channels]
         restored = (self._deploy.snapshots, inputs, self._plan, self.slot, self._origin)
-        restore_inflight(task.head.name, *restored)
+        rescued = restore_inflight(task.head.name, *restored)
         edges = {}
         for number in (number for link in task.links for number in link.edges):
             outputs = [Output(c, self._output(c)) for c in self._plan.outputs(subtask, number)]
@@ -181,6 +181,7 @@ class Attempt:
             self._clock,
             self._spec.buffer_timeout_ms,
             self._spec.inflight_bytes_max,
+            rescued,
         )
 
     def _barriers(self, channels: tuple[ChannelId, ...]) -> Alignment | Counting:

@@ -7,13 +7,15 @@ its queue, and what it brings is recorded; the queue is processed in order, befo
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 
 import pyarrow as pa
 
 from penstock.ports.channel import Barrier, Batch, Frame, InputChannel
 from penstock.protocol.ids import ChannelId, CheckpointId
+from penstock.protocol.snapshot import NO_SOURCE
 
 
 @dataclass
@@ -71,8 +73,17 @@ class Input:
 
 
 @dataclass(frozen=True)
+class Rescued:
+    """Rows for a port that a restore brought to another parallelism. They go before all that comes by a channel: the
+    one that they came by is not there any more, and what follows them may come by any other."""
+
+    port: int
+    rows: Batch
+
+
+@dataclass(frozen=True)
 class ChannelRows:
-    """Rows in flight on one channel, in order."""
+    """Rows in flight on one channel, or of those before all channels, in order."""
 
     port: int
     source: int
@@ -82,9 +93,12 @@ class ChannelRows:
 class Recorder:
     """Collects the rows in flight of one snapshot."""
 
-    def __init__(self, inputs: Iterable[Input], checkpoint: CheckpointId) -> None:
-        """Begins with what these inputs have queued."""
-        self.bytes = 0
+    def __init__(
+        self, inputs: Iterable[Input], checkpoint: CheckpointId, rescued: Iterable[Rescued] = ()
+    ) -> None:
+        """Begins with what goes before all channels, and with what these inputs have queued."""
+        self._rescued = tuple(rescued)
+        self.bytes = sum(entry.rows.bytes for entry in self._rescued)
         self._inputs: dict[ChannelId, Input] = {}
         self._rows: dict[ChannelId, list[pa.RecordBatch]] = {}
         for entry in inputs:
@@ -98,7 +112,12 @@ class Recorder:
         self.bytes += batch.bytes
 
     def rows(self) -> tuple[ChannelRows, ...]:
-        return tuple(
+        runs = groupby(self._rescued, key=lambda entry: entry.port)
+        first = [ChannelRows(p, NO_SOURCE, [entry.rows.data for entry in run]) for p, run in runs]
+        return (*first, *self._by_channel())
+
+    def _by_channel(self) -> Iterator[ChannelRows]:
+        return (
             ChannelRows(self._inputs[channel].port, channel.source, batches)
             for channel, batches in sorted(self._rows.items())
             if batches

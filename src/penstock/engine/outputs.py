@@ -36,6 +36,13 @@ class Output:
             self.awaited = NO_CHECKPOINT
         return bool(self.awaited)
 
+    def forget(self, checkpoint: CheckpointId) -> None:
+        """This barrier is not in it any more: there is nothing to wait for."""
+        if self.newest == checkpoint:
+            self.newest = NO_CHECKPOINT
+        if self.awaited == checkpoint:
+            self.awaited = NO_CHECKPOINT
+
     def put(self, frame: Frame) -> None:
         if self.waiting or not self.channel.try_send(frame):
             self.waiting.append(frame)
@@ -81,7 +88,7 @@ class Outputs:
             for frame in [f for f in output.waiting if isinstance(f, Barrier)]:
                 if frame.checkpoint == checkpoint:
                     output.waiting.remove(frame)
-                    output.awaited = NO_CHECKPOINT
+                    output.forget(checkpoint)
 
     def flush(self) -> bool:
         """Sends what there is room for; True when nothing waits any more."""

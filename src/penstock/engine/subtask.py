@@ -7,7 +7,8 @@ rows in flight, never depends on whether an output is full: two subtasks could w
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
 
@@ -15,7 +16,7 @@ import pyarrow as pa
 
 from penstock.connectors.base import EndOfInput, Wait
 from penstock.engine.chain import Chain
-from penstock.engine.inputs import ChannelRows, Input, Recorder
+from penstock.engine.inputs import ChannelRows, Input, Recorder, Rescued
 from penstock.engine.operators.base import FrozenOperator
 from penstock.engine.outputs import Outputs
 from penstock.errors import InvariantBroken
@@ -72,7 +73,9 @@ class Subtask:
         clock: Clock,
         buffer_timeout_ms: float,
         inflight_bytes_max: int,
+        rescued: Iterable[Rescued] = (),
     ) -> None:
+        """`rescued` is processed before anything that comes by an input."""
         self.id = id
         self.chain = chain
         self.outputs = outputs
@@ -83,6 +86,7 @@ class Subtask:
         """What the attempt has to carry on, in order."""
         self._rules: ModuleType = alignment if isinstance(barriers, Alignment) else counting
         self._inputs = list(inputs)
+        self._rescued = deque(rescued)
         self._by_id = {entry.id: entry for entry in inputs}
         self._turn = 0
         self._clock = clock
@@ -124,7 +128,10 @@ class Subtask:
         return moved or self.outputs.frames_waiting < waiting
 
     def _is_held(self) -> bool:
-        """A snapshot that is being aligned goes first: what it waits for might be behind what would be held."""
+        """A snapshot that is being aligned goes first: what it waits for might be behind what would be held. So do rows
+        that go before everything: there are only so many of them."""
+        if self._rescued:
+            return False
         aligning = isinstance(self.barriers, Alignment) and isinstance(
             self.barriers.phase, Aligning
         )
@@ -161,11 +168,23 @@ class Subtask:
         return True
 
     def _step_inputs(self) -> bool:
+        if self._rescued:
+            self._step_rescued()
+            return True
         if self._read_ahead:
             if self._step_next(self.barriers.blocked, queued_only=True):
                 return True
             self._read_ahead = any(entry.queue for entry in self._inputs)
         return self._step_next(self.barriers.blocked | self.barriers.aside, queued_only=False)
+
+    def _step_rescued(self) -> None:
+        entry = self._rescued.popleft()
+        rows = entry.rows.data
+        if rows.num_rows > self._slice_rows:
+            rest = Batch(rows.slice(self._slice_rows))
+            self._rescued.appendleft(Rescued(entry.port, rest))
+            rows = rows.slice(0, self._slice_rows)
+        self._process_timed(rows, entry.port, self._clock.monotonic_ms())
 
     def _step_next(self, not_now: frozenset[ChannelId], queued_only: bool) -> bool:
         """Processes a frame of the next channel in turn that has one."""
@@ -303,7 +322,7 @@ class Subtask:
         if action.record:
             self._unrecorded = taken
             behind = (entry for entry in self._inputs if entry.id in action.record)
-            self._recorder = Recorder(behind, checkpoint)
+            self._recorder = Recorder(behind, checkpoint, self._rescued)
         else:
             self.news.append(taken)
         self._aligning_since = None
@@ -367,5 +386,7 @@ class Subtask:
         if self.barriers.blocked - self.barriers.open:
             raise InvariantBroken(f"subtask {self.id} blocks channels that have ended")
         phase = self.barriers.phase if isinstance(self.barriers, Alignment) else None
+        if self._rescued and len(self.barriers.open) < len(self._inputs):
+            raise InvariantBroken(f"subtask {self.id} processed an end before what goes before it")
         if isinstance(phase, Recording) != (self._unrecorded is not None):
             raise InvariantBroken(f"subtask {self.id} records rows for no snapshot")

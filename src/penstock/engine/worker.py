@@ -43,6 +43,8 @@ from penstock.redaction import redacted
 
 IDLE_MS = 100.0
 """The longest sleep: nothing is lost if a wake-up is."""
+_FOR_GOOD = (PlanError, DataError, ConfigError)
+"""Errors that a restart would meet again."""
 
 
 class Worker:
@@ -81,7 +83,7 @@ class Worker:
 
     def step(self) -> bool:
         """One round of the loop; False when nothing could move."""
-        progressed = self._background.poll()
+        progressed = bool(self._guarded(self._background.poll))
         for message in self._driver.receive():
             self._guarded(lambda message=message: self._handle(message))  # type: ignore[misc]
             progressed = True
@@ -220,7 +222,7 @@ class Worker:
             operator=where,
             traceback=redacted(user_traceback(error)),
             journal=self._journal.last(),
-            fatal=isinstance(error, PlanError | DataError | ConfigError),
+            fatal=any(isinstance(each, _FOR_GOOD) for each in (error, error.__cause__)),
         )
         # Before the others see their channels break, and say that instead.
         self._driver.send(self._failed)

@@ -65,7 +65,12 @@ class InFlight:
     operator: str
     port: int
     source: int
+    """`NO_SOURCE` where the rows go before those of every channel."""
     segment: Segment
+
+
+NO_SOURCE = -1
+"""Rows in flight that a restore brought to another parallelism: the channel that they came by is not there any more."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,13 @@ from dataclasses import dataclass, replace
 from penstock.errors import CheckpointCorrupt, InvariantBroken
 from penstock.protocol.ids import NO_CHECKPOINT, AttemptId, CheckpointId
 from penstock.protocol.messages import SnapshotKind
-from penstock.protocol.snapshot import Block, OperatorSnapshot, Segment, SubtaskSnapshot
+from penstock.protocol.snapshot import (
+    NO_SOURCE,
+    Block,
+    OperatorSnapshot,
+    Segment,
+    SubtaskSnapshot,
+)
 from penstock.wire import document, paths
 
 VERSION = 2
@@ -143,7 +149,7 @@ def _snapshot_problems(
         below = f"{where}.inflight[{i}]"
         if inflight.operator not in snapshot.operators:
             yield f"{below}: to operator {inflight.operator!r}, which this subtask does not have"
-        if inflight.port < 0 or not 0 <= inflight.source < manifest.parallelism:
+        if inflight.port < 0 or not NO_SOURCE <= inflight.source < manifest.parallelism:
             yield f"{below}: there is no such channel"
         yield from _segment_problems(inflight.segment, manifest.max_parallelism, below)
 

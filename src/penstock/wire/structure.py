@@ -183,6 +183,11 @@ def _enum(kind: type[Enum]) -> Codec:
     return Codec(dump, load)
 
 
+def check_plain(value: Any) -> None:
+    """Raises `Malformed` where a value is not plain data to the bottom."""
+    _plain(value)
+
+
 def _plain(value: Any, depth: int = 0) -> Any:
     """Plain data as it is, checked to the bottom."""
     if depth > PLAIN_DEPTH_MAX:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
@@ -21,10 +21,11 @@ from penstock.connectors.base import (
 )
 from penstock.connectors.deferred import Deferred
 from penstock.engine.operators.base import FrozenOperator, Operator, OperatorContext
-from penstock.errors import InvariantBroken, SchemaError
+from penstock.errors import InvariantBroken, PlanError, SchemaError
 from penstock.protocol.commit import Pending, covered
 from penstock.protocol.ids import NO_CHECKPOINT, CheckpointId
 from penstock.protocol.snapshot import Plain
+from penstock.wire.structure import Malformed, check_plain
 
 
 class SourceOperator(Operator):
@@ -72,7 +73,10 @@ class SourceOperator(Operator):
     def freeze(self, checkpoint: CheckpointId) -> FrozenOperator:
         if self._reader is None:
             return FrozenOperator()
-        return FrozenOperator(lanes=dict(self._reader.positions()))
+        lanes = dict(self._reader.positions())
+        for lane, position in lanes.items():
+            _check_plain(position, f"the position of lane {lane} from positions()")
+        return FrozenOperator(lanes=lanes)
 
     def close(self) -> None:
         if self._reader is not None:
@@ -136,7 +140,9 @@ class SinkOperator(Operator):
         if self._writer is not None:
             prepared = self._writer.prepare(checkpoint)
             if prepared is not None:
-                work = prepared if callable(prepared) else partial(_itself, prepared)
+                if not callable(prepared):
+                    _check_plain(prepared, "what prepare() returned")
+                work = partial(_prepared, prepared)
                 self._pending = (*self._pending, Pending(checkpoint, Deferred(work)))
         return FrozenOperator(transactions=tuple(entry.transaction for entry in self._pending))
 
@@ -163,8 +169,25 @@ class SinkOperator(Operator):
                 committer.close()
 
 
-def _itself(value: Plain) -> Plain:
-    return value
+def _prepared(given: Plain | Callable[[], Plain]) -> Plain:
+    """A transaction, or what the rest of `prepare` makes of it, off the loop's thread."""
+    if not callable(given):
+        return given
+    made = given()
+    _check_plain(made, "what the function from prepare() returned")
+    return made
+
+
+def _check_plain(value: Plain, what: str) -> None:
+    """A checkpoint keeps it: better told here than by the storage, which does not know whose it is."""
+    try:
+        check_plain(value)
+    except Malformed as error:
+        place = f", at {error.where}" if error.where else ""
+        raise PlanError(
+            f"{what} cannot be kept in a checkpoint: {error.problem}{place}. Convert it first, with int(), str() or "
+            "list() for example."
+        ) from None
 
 
 def _brief(schema: pa.Schema) -> str:

@@ -18,7 +18,7 @@ from penstock.plan.physical import PhysicalEdge, make_plan
 from penstock.ports.channel import Barrier, Batch, End, Frame
 from penstock.protocol.ids import ChannelId, CheckpointId
 from penstock.protocol.messages import SnapshotKind
-from penstock.protocol.snapshot import InFlight, SubtaskSnapshot
+from penstock.protocol.snapshot import NO_SOURCE, InFlight, SubtaskSnapshot
 from penstock.shells.sim.inflight import fetch_from
 from penstock.shells.sim.outside import row
 from penstock.state.segments import read_batch, read_schema
@@ -64,6 +64,9 @@ class Cuts:
             return "rows are in flight on an edge that always aligns"
         if not self._may_be_unaligned(manifest):
             return "rows are in flight in a snapshot that aligns"
+        before = [] if restored is None else rows_in_flight(restored, self._world.disk)
+        if entry.source == NO_SOURCE:
+            return compare(rows_of(entry, self._world.disk), [], before)
         channel = ChannelId(edge.number, entry.source, snapshot.subtask.index)
         log = self._logs.get((manifest.attempt, channel))
         if log is None:
@@ -71,7 +74,6 @@ class Cuts:
         sent = sent_before(log, manifest.checkpoint)
         if sent is None:
             return "rows are in flight and there is neither barrier nor end on the channel"
-        before = [] if restored is None else rows_in_flight(restored, self._world.disk)
         return compare(rows_of(entry, self._world.disk), sent, before)
 
     def _edge(self, manifest: Manifest, snapshot: SubtaskSnapshot, entry: InFlight) -> PhysicalEdge:

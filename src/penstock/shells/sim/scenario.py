@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 LANES = 6
 DIAMONDS = 0.2
 """How many pipelines have a stream that is split and united again."""
+ORDERED = 0.06
+"""How many schedules are about the order of rows: many rows, one way for each key, and a job that goes on with another
+parallelism while rows are in flight."""
 AGGREGATES = {"n": folds.count(), "total": folds.sum("value")}
 
 
@@ -125,9 +128,9 @@ class Builder:
         self.deferred = rng.random() < 0.5
         self.parallelism = rng.choice((1, 2, 2, 3))
 
-    def source(self, base: int) -> str:
+    def source(self, base: int, rows: Sequence[int] = (0, 1, 4, 8)) -> str:
         rng = self._rng
-        source = SimSource(base, tuple(rng.choice((0, 1, 4, 8)) for _ in range(LANES)))
+        source = SimSource(base, tuple(rng.choice(rows) for _ in range(LANES)))
         name = f"source-{len(self.nodes)}"
         self._add(name, "source", lambda: SourceOperator(source), (), SCHEMA, "source")
         self.sources[name] = source
@@ -199,6 +202,18 @@ def draw(world: World, rng: Random) -> Scenario:
     )
 
 
+def _in_order(builder: Builder, rng: Random) -> Scenario:
+    """One source and one or two stages by key."""
+    stream = builder.source(0, (4, 12, 40))
+    for _ in range(rng.choice((1, 2))):
+        stream = builder.through([(stream, Hash(("key",)))])
+    expected = {builder.sink(stream): builder.ids[stream]}
+    graph = LogicalGraph(tuple(builder.nodes))
+    return Scenario(
+        graph, builder.parallelism, LANES, builder.sources, expected, sinks=builder.sinks
+    )
+
+
 def _split_and_united(builder: Builder, streams: list[str], rng: Random) -> list[str]:
     """Sometimes one stream goes two ways and comes together again: at once, or behind a stage, or both ways behind one.
     It has dice of its own, so that all else that a seed draws stays as it is."""
@@ -239,6 +254,8 @@ Draw: TypeAlias = Callable[["World", Random], Drawn]
 
 def draw_everything(world: World, rng: Random) -> Drawn:
     """The simulator's own pipelines. The order of the draws is part of what a seed means."""
+    if _other_dice(rng).random() < ORDERED:
+        return _draw_in_order(world, rng)
     drawn_faults = faults.draw(rng)
     scenario = draw(world, rng)
     exactly_once = rng.random() < 0.85
@@ -246,3 +263,28 @@ def draw_everything(world: World, rng: Random) -> Drawn:
     return Drawn(
         drawn_faults, scenario, exactly_once, durable, settings.draw(rng, durable, exactly_once)
     )
+
+
+def _draw_in_order(world: World, rng: Random) -> Drawn:
+    """Most pipelines have too few rows, and most faults are too rare, for rows of one key to meet again at another
+    parallelism: this is all about that."""
+    scenario = _in_order(Builder(world, rng), rng)
+    drawn = settings.draw(rng, durable=True, exactly_once=True)
+    unaligned = replace(
+        drawn.coordinator,
+        every_ms=5,
+        max_concurrent=1,
+        unaligned=True,
+        aligned_timeout_ms=None,
+        tolerable_failures=1_000,
+    )
+    quick = replace(
+        drawn,
+        pace_ms=0.0,
+        slow=1.0,
+        write_ms=1.0,
+        inflight_bytes_max=1 << 20,
+        coordinator=unaligned,
+    )
+    few = rng.choice((Faults(), Faults(crash=0.001), Faults(drop_message=0.02), faults.draw(rng)))
+    return Drawn(replace(few, driver_crash=0.006, slow_user=0.2), scenario, True, True, quick)
