@@ -6,18 +6,27 @@ import json
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from penstock.api.config import whole_number
 from penstock.connectors.base import EndOfInput, Source, SourceContext, SourceReader, Wait
+from penstock.errors import ConfigError
 from penstock.protocol.snapshot import Plain
+from penstock.testing.arguments import Steps, check_function, wrong_answer, wrong_reader
+from penstock.testing.finding import short
 from penstock.testing.multiset import Rows, count, require_equal
+from penstock.testing.sink_place import RETURN_PLAIN, not_plain_positions
 
 __tracebackhide__ = True
 """pytest shows what is wrong, and not how it was found."""
 PARALLELISMS = (1, 2, 3, 5)
 QUIET_AFTER_WAITS = 3
+POLLS_MAX = 20_000
+"""A source that goes on for longer is not small, or never ends."""
 Positions = dict[int, Plain]
 
 
@@ -31,13 +40,19 @@ def source_conformance(
     """Reads a source in many ways: whole, cut behind every batch, by 1, 2, 3 and 5 subtasks, and restored with
     another number of them. Returns its rows. The source must be small (some hundred rows, several splits) and
     must end, or have nothing more to give after three waits. `rows_max` is the largest poll; make it smaller than a
-    split, so that cuts fall inside of splits."""
+    split, so that cuts fall inside of splits. An `AssertionError` says what went wrong, in which step, and which rule
+    that breaks."""
+    name = type(make_source).__name__ if isinstance(make_source, Source) else "MySource"
+    makes = f"makes the source, as in source_conformance(lambda: {name}(...))"
+    check_function(make_source, "source_conformance: make_source", 0, makes)
+    whole_number(max_parallelism, "source_conformance: max_parallelism", 1, 1 << 15)
+    whole_number(rows_max, "source_conformance: rows_max", 1, 1 << 31)
+    whole_number(seed, "source_conformance: seed", 0, 1 << 62)
     suite = _SourceSuite(make_source, max_parallelism, rows_max, np.random.default_rng(seed))
-    everything = suite.read_whole()
-    suite.check_replay(count(everything))
-    suite.check_partition(count(everything))
-    suite.check_rescale(count(everything))
-    return everything
+    suite.steps.run("reading it whole, with one subtask", _WHOLE, suite.read_whole)
+    for step, (check, rule) in _CHECKS.items():
+        suite.steps.run(step, rule, partial(check, suite, count(suite.whole)))
+    return pa.Table.from_batches(suite.whole, schema=suite.schema)
 
 
 @dataclass
@@ -64,10 +79,12 @@ class _SourceSuite:
     max_parallelism: int
     rows_max: int
     rng: np.random.Generator
+    steps: Steps = field(default_factory=Steps)
+    schema: pa.Schema | None = None
+    whole: list[pa.RecordBatch] = field(default_factory=list)
 
-    def read_whole(self) -> pa.Table:
-        reading = self._read(0, 1, {})
-        return pa.Table.from_batches(reading.batches, schema=self.make_source().schema)
+    def read_whole(self) -> None:
+        self.whole = self._read(0, 1, {}).batches
 
     def check_replay(self, everything: Rows) -> None:
         """A reader that is opened at `positions()` returns exactly what the first one had not."""
@@ -121,25 +138,42 @@ class _SourceSuite:
         """Reads to the end, with polls of random size. Cuts are taken before the first poll, after each one, and
         at the end."""
         clock = _VirtualClock()
-        source = deepcopy(self.make_source())
+        source = self._source()
         context = SourceContext(
             "conformance", index, parallelism, self.max_parallelism, clock.now_ms
         )
-        reading = _Reading(source.reader(context, positions))
+        self.steps.begin()
+        opening = f"reader(context, {short(positions)})"
+        made = self.steps.call(_who(context), opening, lambda: source.reader(context, positions))
+        self.steps.refuse(wrong_reader(made))
+        reading = _Reading(made)
         try:
-            self._drain(reading, source.schema, context, clock)
+            self._drain(reading, context, clock)
         finally:
-            reading.reader.close()
+            self.steps.quietly("close()", reading.reader.close)
         return reading
 
-    def _drain(
-        self, reading: _Reading, schema: pa.Schema, context: SourceContext, clock: _VirtualClock
-    ) -> None:
+    def _source(self) -> Source:
+        """A copy, as every process has one."""
+        made = self.steps.quietly("make_source()", self.make_source)
+        if not isinstance(made, Source):
+            raise ConfigError(
+                f"source_conformance: make_source() returned {short(made)} ({type(made).__name__}), and no pen.Source"
+            )
+        schema = self.steps.quietly("schema", lambda: made.schema)
+        if not isinstance(schema, pa.Schema):
+            raise ConfigError(
+                f"source_conformance: schema is {short(schema)} ({type(schema).__name__}), and no pa.Schema"
+            )
+        self.schema = schema
+        return self.steps.quietly("copying the source for another process", lambda: deepcopy(made))
+
+    def _drain(self, reading: _Reading, context: SourceContext, clock: _VirtualClock) -> None:
         waits = 0
         self._cut(reading, context)
         while waits < QUIET_AFTER_WAITS:
             rows_max = int(self.rng.integers(1, self.rows_max + 1))
-            answer = reading.reader.poll(rows_max)
+            answer = self._poll(reading, context, rows_max)
             if isinstance(answer, Wait):
                 waits += 1
                 clock.ms = max(clock.ms, answer.until_ms)
@@ -147,12 +181,29 @@ class _SourceSuite:
                 waits = QUIET_AFTER_WAITS
             else:
                 waits = 0
-                _check_batch(answer, schema, rows_max)
+                _check_batch(answer, self.schema, rows_max)
                 reading.batches.append(answer)
             self._cut(reading, context)
 
+    def _poll(
+        self, reading: _Reading, context: SourceContext, rows_max: int
+    ) -> pa.RecordBatch | Wait | EndOfInput:
+        assert len(reading.cuts) <= POLLS_MAX, (
+            f"after {POLLS_MAX} polls there is no end; give the suite a source with some hundred rows, which returns"
+            " END, or Wait three times, when all were read"
+        )
+        what = f"poll({rows_max})"
+        answer: Any = self.steps.call(_who(context), what, lambda: reading.reader.poll(rows_max))
+        self.steps.refuse(wrong_answer(answer))
+        if isinstance(answer, Wait) and not isinstance(answer.until_ms, int | float):
+            self.steps.refuse(f"{what} returned {answer!r}; until_ms is a number of milliseconds")
+        return answer
+
     def _cut(self, reading: _Reading, context: SourceContext) -> None:
-        positions = reading.reader.positions()
+        positions = self.steps.call(_who(context), "positions()", reading.reader.positions)
+        what = "sorting the lanes of positions()"
+        problem = self.steps.quietly(what, lambda: not_plain_positions(positions))
+        self.steps.refuse(problem and f"what positions() returned: {problem}. {RETURN_PLAIN}")
         strange = sorted(set(positions) - set(context.lanes))
         assert not strange, (
             f"positions() has the lanes {strange}, which belong to other subtasks than"
@@ -163,7 +214,28 @@ class _SourceSuite:
         reading.cuts.append((len(reading.batches), text))
 
 
-def _check_batch(batch: pa.RecordBatch, schema: pa.Schema, rows_max: int) -> None:
+_WHOLE = "poll() returns the rows that are left, of the schema that was promised, and END behind the last one"
+_CHECKS: dict[str, tuple[Callable[[_SourceSuite, Rows], None], str]] = {
+    "reading it again, and from every position behind a batch": (
+        _SourceSuite.check_replay,
+        "a reader that is opened at positions() returns exactly the rows that the first one had not",
+    ),
+    "reading it with 1, 2, 3 and 5 subtasks": (
+        _SourceSuite.check_partition,
+        "every row is read by exactly one subtask: a subtask reads context.lanes, and a row never changes its lane",
+    ),
+    "stopping it, and going on with another number of subtasks": (
+        _SourceSuite.check_rescale,
+        "positions of any parallelism can be taken over by any other",
+    ),
+}
+
+
+def _who(context: SourceContext) -> str:
+    return f"subtask {context.index} of {context.parallelism}"
+
+
+def _check_batch(batch: pa.RecordBatch, schema: pa.Schema | None, rows_max: int) -> None:
     assert batch.schema == schema, f"poll returned the schema {batch.schema}, promised was {schema}"
     assert batch.num_rows <= rows_max, f"poll({rows_max}) returned {batch.num_rows} rows"
     batch.validate(full=True)
