@@ -12,7 +12,7 @@ import penstock as pen
 from penstock.shells.spark.shipping import pack
 from penstock.testing import MemoryTable, Outside, SimulationFailed, simulate
 from penstock.testing.copies import Template
-from tests.testing.shop import ShopSink, orders, shop, shown
+from tests.testing.shop import ShopCommitter, ShopSink, ShopWriter, orders, shop, shown
 
 SEEDS = range(60)
 PAIRS = [(i % 7, i % 9) for i in range(60)]
@@ -189,3 +189,50 @@ def test_a_fake_that_cannot_be_copied_is_told_with_a_way_out() -> None:
     with pytest.raises(pen.ConfigError, match="a function that builds the pipeline"):
         simulate(build(), read=shown, seeds=range(1))
     assert simulate(build, read=shown, seeds=range(5)).ok
+
+
+# ---- what is not copied
+
+WAITING: dict[str, Any] = {}
+
+
+class KeepsInGlobal(ShopWriter):
+    def prepare(self, checkpoint: int) -> Any:
+        name = super().prepare(checkpoint)
+        if name is not None:
+            WAITING[name] = self.table.staged.pop(name)
+        return name
+
+
+class TakesFromGlobal(ShopCommitter):
+    def commit(self, transaction: Any) -> None:
+        if transaction in WAITING:
+            self.table.staged[transaction] = WAITING.pop(transaction)
+        super().commit(transaction)
+
+
+class InGlobal(ShopSink):
+    def writer(self, context: pen.SinkContext) -> pen.SinkWriter:
+        return KeepsInGlobal(self.table, context, "")
+
+    def committer(self, context: pen.SinkContext) -> pen.SinkCommitter:
+        return TakesFromGlobal(self.table, context, "")
+
+
+class CountsInItsClass:
+    rows = 0
+
+    def process(self, key: Any, rows: Any, ctx: Any) -> Any:
+        for row in rows:
+            type(self).rows += 1
+            yield (row.a, row.b)
+
+
+def test_who_changes_a_global_of_a_module_is_told_that_it_is_shared() -> None:
+    """Rows that wait in a module are lost with a worker, and not with a simulated one; in the end none is there."""
+    with pytest.warns(UserWarning, match=rf"the pipeline changes {__name__}.WAITING\. "):
+        simulate(orders().to(InGlobal()), read=shown, seeds=range(1))
+    WAITING.clear()
+    counted = pairs().key_by("a").process(CountsInItsClass(), "a BIGINT, b BIGINT")
+    with pytest.warns(UserWarning, match="CountsInItsClass.rows"):
+        simulate(counted, seeds=range(1))

@@ -401,6 +401,7 @@ def test_what_happens_again_and_again_is_told_once() -> None:
     assert report.finding.rule.startswith("I25")
     told = str(report)
     assert "driver 0 starts" in told, "the beginning is there"
+    assert "not in memory" in told
     assert "and this repeats" in told
     assert "What the sink was asked for shop/" in told
     assert len(report.minimal.story) > 100 > len(told.splitlines())

@@ -69,3 +69,17 @@ def test_nothing_is_written_where_nobody_looks(
     monkeypatch.setattr(sys, "stderr", stream)
     assert simulate(pen.from_rows([(1,)], "a BIGINT"), seeds=range(2)).ok
     assert stream is None or stream.getvalue() == ""
+
+
+def test_a_long_search_for_a_smaller_schedule_is_told_once_also_where_nobody_looks() -> None:
+    """A test that has failed and does not end looks like one that hangs."""
+    clock = iter(range(100))
+    stream = io.StringIO()
+    told = Progress(1000, stream, lambda: next(clock))
+    for tries in range(1, 9):
+        told.tried(tries)
+        told.shrinks(999, tries)
+    told.end()
+    assert stream.getvalue() == (
+        "simulate: seed 999 breaks a rule; looking for a smaller schedule\n"
+    )

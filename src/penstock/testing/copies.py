@@ -5,7 +5,8 @@ not outlive a simulated crash. A copy leaves alone what stands outside of the pr
 `Outside`, and the simulated world. Another world has fakes of its own.
 
 Classes are copied where Penstock calls their methods. All others stay what they are, because a fake may raise, keep or
-compare their instances. Modules that can be imported are never copied, nor what is in them.
+compare their instances. Modules that can be imported are never copied, nor what is in them: they may hold connections,
+locks and gigabytes, and other modules refer to them by name. Who changes their globals is told so.
 """
 
 from __future__ import annotations
@@ -13,8 +14,13 @@ from __future__ import annotations
 import copyreg
 import io
 import pickle
+import sys
+import sysconfig
+from collections import deque
+from collections.abc import Iterator, Mapping
 from enum import Enum
-from functools import cached_property
+from functools import cached_property, lru_cache
+from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
 import pyarrow as pa
@@ -33,6 +39,7 @@ FUNCTIONS = ("process", "process_batch")
 """Methods that make a class a function of the user's own."""
 SHARED = (Outside, World, pa.Schema, pa.DataType, pa.Table, pa.RecordBatch)
 """What stands outside of a process, and what nobody can change."""
+COLLECTIONS = (dict, list, set, deque, bytearray)
 TRACKER = 4
 """Which argument of a pickled class names the class that it was, for a process that knows it already."""
 
@@ -62,6 +69,54 @@ class Template(Generic[Thing]):
                 " simulate a function that builds the pipeline together with its fakes."
             ) from error
         return target.getvalue()
+
+
+class SharedGlobals:
+    """Numbers and collections that are globals of the user's own modules. Simulated processes share them and those on
+    Spark do not, so what is kept there outlives a simulated crash, and would not outlive a real one."""
+
+    def __init__(self) -> None:
+        sized = [(name, where, _size(where)) for name, where in _globals_of_the_user()]
+        self._before = [entry for entry in sized if entry[2] is not None]
+        self.changed: set[str] = set()
+
+    def look(self) -> None:
+        """What is put there is often gone at the end, so this is called while the job runs."""
+        for name, where, before in self._before:
+            if _size(where) != before:
+                self.changed.add(name)
+
+
+def _globals_of_the_user() -> Iterator[tuple[str, tuple[Mapping[str, Any], str]]]:
+    for name, module in list(sys.modules.items()):
+        if not _is_of_the_user(name, getattr(module, "__file__", None)):
+            continue
+        for key, value in list(vars(module).items()):
+            if isinstance(value, type) and value.__module__ == name and _is_called(value):
+                yield from ((f"{name}.{key}.{each}", (vars(value), each)) for each in vars(value))
+            else:
+                yield f"{name}.{key}", (vars(module), key)
+
+
+def _size(where: tuple[Mapping[str, Any], str]) -> int | None:
+    """Of a collection, or the number itself; None for what is neither, such as a connection that is opened late."""
+    value = where[0].get(where[1])
+    if isinstance(value, COLLECTIONS):
+        return len(value)
+    return value if type(value) is int else None
+
+
+@lru_cache(maxsize=10_000)
+def _is_of_the_user(name: str, file: str | None) -> bool:
+    """Not Penstock's, not Python's, not installed, and not the program itself, which is copied."""
+    if file is None or name.partition(".")[0] in ("penstock", "__main__"):
+        return False
+    path = Path(file)
+    if {"site-packages", "dist-packages"} & set(path.parts):
+        return False
+    return not any(
+        path.is_relative_to(sysconfig.get_path(kind)) for kind in ("stdlib", "platstdlib")
+    )
 
 
 def check_can_be_sent(thing: object) -> None:

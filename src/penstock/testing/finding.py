@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 SHORT = 60
 LINES_MAX = 40
 FIRST_LINES = 8
 """How many lines of the beginning are shown of what is too long."""
+AGAIN_MIN = 10
+"""From so many lines on that all were there before they are left out."""
 COUNTS_UP = re.compile(
     r"^ *[\d.]+ ms|(?<=attempt )\d+ *|(?<=chk-)\d+|(?<=prepare\()\d+|(?<=launch )\d+"
 )
@@ -42,17 +45,27 @@ def shortened(lines: Sequence[str]) -> list[str]:
     and the beginning that says how it came there."""
     if len(lines) <= LINES_MAX:
         return list(lines)
-    alike = [COUNTS_UP.sub("", line) for line in lines]
-    end = max(alike.index(line) for line in alike) + 1
-    if end <= len(lines) // 2:
-        times = max(Counter(alike[end:]).values())
-        return [*_cut(lines[:end]), f"... and this repeats {times:,} times"]
-    return _cut(lines)
+    made = [line for run in _runs(lines) for line in _once(run)]
+    return made if len(made) <= LINES_MAX else _cut(made)
+
+
+def _runs(lines: Sequence[str]) -> Iterator[list[tuple[str, str]]]:
+    """Lines that are new and lines that were there before, by turns, each with what it says whenever it comes."""
+    alike = [(line, COUNTS_UP.sub("", line)) for line in lines]
+    first = {said: at for at, (_, said) in reversed(list(enumerate(alike)))}
+    numbered = enumerate(alike)
+    for _, run in groupby(numbered, key=lambda entry: first[entry[1][1]] == entry[0]):
+        yield [pair for _, pair in run]
+
+
+def _once(run: list[tuple[str, str]]) -> list[str]:
+    times = max(Counter(said for _, said in run).values())
+    if len(run) < AGAIN_MIN or times == 1:
+        return [line for line, _ in run]
+    return [f"... and this repeats {times:,} times ({len(run):,} lines)"]
 
 
 def _cut(lines: Sequence[str]) -> list[str]:
-    if len(lines) <= LINES_MAX:
-        return list(lines)
     left_out = f"({len(lines) - LINES_MAX} lines here are in report.minimal.trace)"
     return [*lines[:FIRST_LINES], left_out, *lines[FIRST_LINES - LINES_MAX :]]
 

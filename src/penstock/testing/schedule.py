@@ -11,6 +11,7 @@ from typing import Any
 
 from penstock.errors import ConfigError, SimulationFailed
 from penstock.testing.compare import Difference, LastPer, View, difference
+from penstock.testing.copies import SharedGlobals
 from penstock.testing.finding import Finding, rule, shortened
 from penstock.testing.luck import Fault, Luck, Script
 from penstock.testing.outside import calm
@@ -45,6 +46,8 @@ class Expected:
     """Sinks that showed no row at all."""
     seconds: float
     """Of the processor."""
+    shared: tuple[str, ...]
+    """Globals of modules that the pipeline changes."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,8 @@ def expect(stage: Stage) -> Expected:
                 f"  first:  {'; '.join(wrong.expected)}\n  second: {'; '.join(wrong.seen)}\n"
                 f"{_why_they_differ(view)}"
             )
-    return replace(first, seconds=min(first.seconds, second.seconds))
+    shared = tuple(sorted({*first.shared, *second.shared}))
+    return replace(first, seconds=min(first.seconds, second.seconds), shared=shared)
 
 
 def _disagreement(first: Expected, second: Expected, name: str) -> Difference | None:
@@ -108,6 +112,7 @@ def undisturbed(stage: Stage, seed: int) -> Expected:
     with tempfile.TemporaryDirectory(prefix="penstock-sim-") as folder:
         play = Play(stage, Path(folder))
         world = UserWorld(seed, Luck(seed, frozenset()), play.undisturbed)
+        world.shared = SharedGlobals()
         began = time.process_time()
         with calm():
             finding = world.explore()
@@ -130,6 +135,7 @@ def _expected(play: Play, world: UserWorld, seconds: float) -> Expected:
         batches_read=world.batches_read,
         silent=tuple(name for name, rows in seen.items() if not rows),
         seconds=seconds,
+        shared=tuple(sorted(world.shared.changed)) if world.shared is not None else (),
     )
 
 

@@ -107,6 +107,14 @@ def _warn(expected: Expected, schedules: int) -> None:
             " lost or come twice, and no rule can break; give it an input of which something comes out"
         )
         warnings.warn(nothing, stacklevel=TO_THE_CALLER)
+    if expected.shared:
+        shared = (
+            f"simulate: the pipeline changes {', '.join(expected.shared)}. Simulated processes share the globals of"
+            " modules, and on Spark each has its own: what is kept there is not lost in a simulated crash, as in a"
+            " real one. Keep it in state or in self, or in an Outside where it stands for something outside of the"
+            " job. If it is a cache that may be lost, ignore this."
+        )
+        warnings.warn(shared, stacklevel=TO_THE_CALLER)
     is_large = expected.rows_read > LARGE_ROWS or expected.batches_read > LARGE_BATCHES
     if is_large or expected.seconds > LONG_S:
         large = (

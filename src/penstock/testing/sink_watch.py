@@ -340,6 +340,7 @@ NOTHING_SEEN = (
 STRANGE = "What `read` returns and what the sink writes: there are rows that were never given to the sink."
 LOST = (
     "commit() of this sink: it returned, and rows of the transaction cannot be seen. Either it did not make them"
-    " visible, or the rows were not durable after prepare(), or abort_others() took away what it had to keep."
+    " visible, or write() or prepare() left them out, or they were not durable after prepare(), or abort_others() took"
+    " away what it had to keep, or two transactions have the same name."
 )
 ABORTED = "abort_others() of this sink: it took away rows that had been committed before."

@@ -13,6 +13,7 @@ from penstock.shells.sim.scenario import Drawn
 from penstock.shells.sim.strikes import Strikes
 from penstock.shells.sim.trace import brief
 from penstock.shells.sim.world import Violation, World
+from penstock.testing.copies import SharedGlobals
 from penstock.testing.finding import OF_PENSTOCK, Call, Finding, rule
 from penstock.testing.luck import Luck
 from penstock.testing.outside import SimulatedFault, fault_points
@@ -28,6 +29,10 @@ WHERE = {
 
 
 IN_VAIN_MIN = 3
+STAGED_IN_MEMORY = (
+    " A commit may come in another process than the prepare: what was staged must be where all of them find it, not in"
+    " memory, and a transaction that was committed before must be known as such."
+)
 NEVER_ENDS = (
     "poll() of this source. When all of its rows were returned it must return pen.END: also where it had none at all,"
     " where it was opened behind its last row, and where no lane is its own. pen.Wait is for rows still to come."
@@ -54,6 +59,8 @@ class UserWorld(World):
         self.rows_read = 0
         self.batches_read = 0
         self.readers: dict[str, Asked] = {}
+        self.shared: SharedGlobals | None = None
+        """Looked at with every call, where somebody wants to know."""
         self.inside = ""
         """The kind of fault that fits to what the user's code does right now."""
         super().__init__(seed, draw=lambda _, rng: draw(self, rng))
@@ -99,6 +106,8 @@ class UserWorld(World):
 
     def call(self, where: str, what: str, transaction: str = "") -> None:
         self.calls.append(Call(self.clock.now_ms, where, what, transaction))
+        if self.shared is not None:
+            self.shared.look()
         self.note(where, what)
 
     def found(self, finding: Finding) -> None:
@@ -134,6 +143,7 @@ class UserWorld(World):
         if not failures:
             return self._without_a_failure(invariant, what)
         last = failures[-1]
+        refused = self._refused_by(last.operator)
         return Finding(
             invariant,
             rule(invariant),
@@ -141,8 +151,8 @@ class UserWorld(World):
             ("the job finishes",),
             (f"{last.error} in {last.operator or 'the job'}: {last.message}",),
             f"What {last.operator or 'the job'!r} raises, again and again. After a failure it is asked for the same"
-            " thing once more and must be able to answer.",
-            self._refused_by(last.operator),
+            f" thing once more and must be able to answer.{STAGED_IN_MEMORY if refused else ''}",
+            refused,
         )
 
     def _without_a_failure(self, invariant: str, what: str) -> Finding:
