@@ -407,6 +407,14 @@ def test_what_happens_again_and_again_is_told_once() -> None:
     assert len(report.minimal.story) > 100 > len(told.splitlines())
 
 
+# ---- faults
+
+
+def test_damaged_checkpoints_are_left_out_and_it_is_told_why() -> None:
+    with pytest.raises(pen.ConfigError, match="'damage' is left out here"):
+        simulate(orders(), faults=["damage"])
+
+
 # ---- patience
 
 

@@ -7,6 +7,7 @@ must be what comes out of an undisturbed run. The first schedule where it is not
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import logging
 import time
@@ -14,6 +15,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 from penstock.api.config import CheckpointConfig, whole_number
 from penstock.errors import ConfigError, SimulationFailed
@@ -30,8 +32,6 @@ __tracebackhide__ = True
 LARGE_ROWS = 1_000
 LARGE_BATCHES = 1_000
 LONG_S = 1.0
-TO_THE_CALLER = 4
-"""A warning is for the line that calls `simulate`."""
 BATCHES = 12
 """The largest batch is this part of the input; an average one is half of that."""
 
@@ -106,7 +106,7 @@ def _warn(expected: Expected, schedules: int) -> None:
             f"simulate: no row came out when nothing failed (of {expected.rows_read} that were read), so nothing can be"
             " lost or come twice, and no rule can break; give it an input of which something comes out"
         )
-        warnings.warn(nothing, stacklevel=TO_THE_CALLER)
+        warnings.warn(nothing, stacklevel=_to_the_caller())
     if expected.shared:
         shared = (
             f"simulate: the pipeline changes {', '.join(expected.shared)}. Simulated processes share the globals of"
@@ -114,7 +114,7 @@ def _warn(expected: Expected, schedules: int) -> None:
             " real one. Keep it in state or in self, or in an Outside where it stands for something outside of the"
             " job. If it is a cache that may be lost, ignore this."
         )
-        warnings.warn(shared, stacklevel=TO_THE_CALLER)
+        warnings.warn(shared, stacklevel=_to_the_caller())
     is_large = expected.rows_read > LARGE_ROWS or expected.batches_read > LARGE_BATCHES
     if is_large or expected.seconds > LONG_S:
         large = (
@@ -122,7 +122,16 @@ def _warn(expected: Expected, schedules: int) -> None:
             f" {expected.rows_read:,} rows in {expected.batches_read:,} batches, and each of {schedules:,} schedules"
             " takes as long or longer; some forty rows, in batches of up to max_rows, show as much"
         )
-        warnings.warn(large, stacklevel=TO_THE_CALLER)
+        warnings.warn(large, stacklevel=_to_the_caller())
+
+
+def _to_the_caller() -> int:
+    """A warning is for the line that calls `simulate`, whatever of this package is in between."""
+    here = str(Path(__file__).parent)
+    level, frame = 0, inspect.currentframe()
+    while frame is not None and frame.f_code.co_filename.startswith(here):
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def _plus(report: Report, done: Run, seconds: float) -> Report:

@@ -53,6 +53,11 @@ def _these(rng: Random, names: tuple[str, ...]) -> Faults:
 def _check(name: object) -> None:
     if name in FAULTS:
         return
+    if name in ABOUT_STORAGE_ONLY:
+        raise ConfigError(
+            f"simulate: {name!r} is left out here: a job without a checkpoint that can be read ends for good, whatever"
+            " the pipeline is"
+        )
     close = difflib.get_close_matches(str(name), FAULTS, 1)
     hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(FAULTS)}"
     raise ConfigError(f"simulate: there is no fault {name!r}; {hint}")
