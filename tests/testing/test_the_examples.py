@@ -83,3 +83,26 @@ def test_the_example_of_an_own_source_and_sink_passes_the_simulator(tmp_path: Pa
 
     report = simulate(build, read=copied, staged=staged, seeds=range(10))
     assert report.attempts > report.schedules
+
+
+def test_the_tests_in_the_documentation_of_connectors_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As they stand there, imports and all."""
+    page = (ROOT / "docs/connectors.md").read_text()
+    block = re.search(r"```python\n(import itertools\n.*?)```", page, re.DOTALL)
+    assert block is not None
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    tests: dict[str, Any] = {}
+    exec(compile(block[1], "connectors.md", "exec"), tests)
+    tests["test_my_source"](tmp_path)
+    tests["test_my_sink"](tmp_path)
+
+
+def test_the_example_in_the_documentation_of_connectors_has_all_of_its_imports() -> None:
+    page = (ROOT / "docs/connectors.md").read_text()
+    blocks = re.findall(r"```python example\n(.*?)```", page, re.DOTALL)
+    made: dict[str, Any] = {}
+    exec(compile("\n".join(blocks), "connectors.md", "exec"), made)
+    assert issubclass(made["OrdersSource"], pen.Source)
+    assert issubclass(made["CopySink"], pen.Sink)
