@@ -41,7 +41,7 @@ __all__ = [
 
 _HOMES = {
     "FAULTS": "penstock.testing.swarm",
-    "Faults": "penstock.shells.sim.faults",
+    "Faults": "penstock.testing.arguments",
     "FaultySink": "penstock.testing.faulty",
     "FaultySource": "penstock.testing.faulty",
     "MemoryTable": "penstock.testing.outside",

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import pyarrow as pa
 
@@ -36,7 +36,9 @@ from penstock.protocol.snapshot import Plain
 from penstock.shells.sim import faults as sim
 from penstock.testing.compare import LastPer
 from penstock.testing.finding import short
-from penstock.testing.report import Report
+
+if TYPE_CHECKING:
+    from penstock.testing.report import Report
 
 __tracebackhide__ = True
 """pytest shows what is wrong, and not how it was found."""
@@ -154,7 +156,7 @@ def _check_names(made: Pipeline | Stream, by_name: Mapping[str, Iterable[str]]) 
 
 
 def checked_seeds(seeds: Any, what: str = "simulate: seeds") -> list[int]:
-    """As a list with something in it."""
+    """As a list."""
     example = "seeds=range(100) for a hundred schedules, seeds=[17] for one of them"
     if isinstance(seeds, int) and not isinstance(seeds, bool) and seeds > 0:
         raise ConfigError(
@@ -162,10 +164,7 @@ def checked_seeds(seeds: Any, what: str = "simulate: seeds") -> list[int]:
         )
     if isinstance(seeds, str | bytes | Mapping) or not isinstance(seeds, Iterable):
         raise ConfigError(f"{what}={seeds!r}: write {example}, or leave it out")
-    made = [whole_number(seed, f"{what}, of which each is a number", 0, SEED_MAX) for seed in seeds]
-    if not made:
-        raise ConfigError(f"{what}={short(seeds)}: no schedule would be tried; write {example}")
-    return made
+    return [whole_number(seed, f"{what}, of which each is a number", 0, SEED_MAX) for seed in seeds]
 
 
 def checked_faults(faults: Any) -> Any:
@@ -267,13 +266,11 @@ class _PerSink(Mapping[str, Any]):
         if not callable(function) or isinstance(function, LastPer):
             return function
         what = f"simulate: {self._option}, for sink {sink!r},"
-        match self._option:
-            case "read":
-                return lambda its: self._read(function, its, what)
-            case "staged":
-                return lambda its: self._staged(function, its, what)
-            case _:
-                return lambda rows: self._compared(function, rows, what)
+        if self._option == "read":
+            return lambda its: self._read(function, its, what)
+        if self._option == "compare":
+            return lambda rows: self._compared(function, rows, what)
+        return function
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._given if isinstance(self._given, Mapping) else ())
@@ -289,14 +286,6 @@ class _PerSink(Mapping[str, Any]):
                 " list of dicts or tuples ([] where there are none)"
             )
         return rows
-
-    def _staged(self, function: Callable[[Any], Any], sink: Any, what: str) -> int:
-        found = function(sink)
-        if isinstance(found, Sized):
-            return len(found)
-        if isinstance(found, int):
-            return int(found)
-        raise self._complaint(f"{what} returned {short(found)}; it must return a number")
 
     def _compared(self, function: Callable[[Any], Any], rows: Sequence[Any], what: str) -> Any:
         try:
@@ -336,9 +325,6 @@ class CheckedSource(Source):
 class _CheckedReader(SourceReader):
     def __init__(self, inside: SourceReader) -> None:
         self._inside = inside
-        self.positions = inside.positions  # type: ignore[method-assign]
-        self.describe = inside.describe  # type: ignore[method-assign]
-        self.close = inside.close  # type: ignore[method-assign]
 
     def poll(self, max_rows: int) -> pa.RecordBatch | Wait | EndOfInput:
         answer = self._inside.poll(max_rows)
@@ -348,6 +334,12 @@ class _CheckedReader(SourceReader):
 
     def positions(self) -> Mapping[int, Plain]:
         return self._inside.positions()
+
+    def describe(self) -> str:
+        return self._inside.describe()
+
+    def close(self) -> None:
+        self._inside.close()
 
 
 class CheckedSink(Sink):

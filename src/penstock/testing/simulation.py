@@ -20,6 +20,7 @@ from pathlib import Path
 from penstock.api.config import CheckpointConfig, whole_number
 from penstock.errors import ConfigError, SimulationFailed
 from penstock.shells.sim.faults import Faults
+from penstock.testing.arguments import checks_arguments
 from penstock.testing.progress import Progress, progress_of
 from penstock.testing.report import Report, minimal
 from penstock.testing.schedule import Expected, Run, Schedule, expect, run
@@ -36,6 +37,7 @@ BATCHES = 12
 """The largest batch is this part of the input; an average one is half of that."""
 
 
+@checks_arguments
 def simulate(
     pipeline: Given,
     *,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence, Sized
+import operator
+from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -340,13 +341,13 @@ class _SinkSuite:
     def _staged(self, place: Place) -> int:
         sink = _inside_of(place)
         found = self.steps.quietly("count_staged(sink)", lambda: self.count_staged(sink))
-        if isinstance(found, Sized):
-            return len(found)
-        if isinstance(found, int):
-            return int(found)
-        raise ConfigError(
-            f"sink_conformance: count_staged returned {short(found)}; it must return a number"
-        )
+        try:
+            return operator.index(found)
+        except TypeError:
+            raise ConfigError(
+                f"sink_conformance: count_staged returned {short(found)} ({type(found).__name__}); return how many"
+                " things are staged, a whole number such as len(...)"
+            ) from None
 
 
 _RECOVERY = (
