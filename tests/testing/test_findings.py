@@ -234,7 +234,7 @@ def test_what_no_checkpoint_can_keep_is_told_in_words_of_the_sink(value: Any, to
 
     for made in (prepare, lambda w, c: None if not w.rows else lambda: prepare(w, c)):
         message = failure(sink_with(made))
-        assert "sink 'shop': prepare() returned" in message
+        assert "sink 'shop', what prepare() returned: " in message
         assert told in message
         assert "t.isoformat()" in message
         assert "Traceback" not in message
@@ -266,7 +266,7 @@ class OddPositions(Numbers):
 )
 def test_positions_that_no_checkpoint_can_keep_are_told(odd: Any, told: str) -> None:
     message = failure(pen.from_source(OddPositions(odd), name="log"), read=None, parallelism=1)
-    assert "source log [0]: positions() returned" in message
+    assert "source log [0], what positions() returned: " in message
     assert told in message
     assert "t.isoformat()" in message
     assert "I27" not in message
@@ -302,6 +302,53 @@ def test_two_undisturbed_runs_that_differ_are_both_right() -> None:
 def test_two_undisturbed_runs_are_compared_by_what_a_sink_shows_at_once() -> None:
     told = failure(numbered(Remembers()).to(UpsertSink()))
     assert "two undisturbed runs" in told
+
+
+class FlushesLate(UpsertWriter):
+    """Shows rows when there are seven of them, and forgets the rest at a checkpoint."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.rows: list[Any] = []
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self.rows += batch.to_pylist()
+        if len(self.rows) >= 7:
+            self.table.rows += self.rows
+            self.rows = []
+
+
+def test_a_sink_that_shows_other_rows_of_the_same_ones_is_blamed_itself() -> None:
+    class Mine(UpsertSink):
+        def writer(self, context: pen.SinkContext) -> pen.SinkWriter:
+            return FlushesLate(self.table, False)
+
+    told = failure(orders().to(Mine()))
+    assert "The same rows were written to it in both runs" in told
+    assert "flush what is buffered" in told
+    assert "in self" not in told
+
+
+def test_a_fake_that_each_process_has_a_copy_of_is_a_reason_that_is_told() -> None:
+    class Table:
+        def __init__(self) -> None:
+            self.rows: list[Any] = []
+            self.staged: dict[str, Any] = {}
+            self.published: set[str] = set()
+
+    class Mine(ShopSink):
+        def __init__(self) -> None:
+            self.table, self.bug = Table(), ""  # type: ignore[assignment]
+
+        def committer(self, context: pen.SinkContext) -> pen.SinkCommitter:
+            return Forgiving(self.table, context, "")
+
+    assert "must derive from penstock.testing.Outside" in failure(orders().to(Mine()))
+
+
+class Forgiving(ShopCommitter):
+    def commit(self, transaction: Any) -> None:
+        self.table.rows += self.table.staged.pop(transaction, [])
 
 
 class Copies(ShopCommitter):

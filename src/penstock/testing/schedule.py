@@ -42,6 +42,8 @@ class Expected:
     """Sinks that show rows without a commit."""
     rows_read: int
     batches_read: int
+    written: Mapping[str, Any]
+    """To sinks that show rows without a commit."""
     silent: tuple[str, ...]
     """Sinks that showed no row at all."""
     seconds: float
@@ -81,16 +83,20 @@ def expect(stage: Stage) -> Expected:
     a disturbed one with."""
     stage.check()
     first, second = undisturbed(stage, 1), undisturbed(stage, 2)
-    for name, view in first.views.items():
+    for name in first.views:
         wrong = _disagreement(first, second, name)
         if wrong is not None:
             raise SimulationFailed(
                 f"simulate: two undisturbed runs gave different rows in sink {name!r}: {wrong.summary}.\n"
                 f"  first:  {'; '.join(wrong.expected)}\n  second: {'; '.join(wrong.seen)}\n"
-                f"{_why_they_differ(view)}"
+                f"{_why_they_differ(first, second, name)}"
             )
-    shared = tuple(sorted({*first.shared, *second.shared}))
-    return replace(first, seconds=min(first.seconds, second.seconds), shared=shared)
+    return replace(
+        first,
+        direct=first.direct | second.direct,
+        seconds=min(first.seconds, second.seconds),
+        shared=tuple(sorted({*first.shared, *second.shared})),
+    )
 
 
 def _disagreement(first: Expected, second: Expected, name: str) -> Difference | None:
@@ -102,7 +108,10 @@ def _disagreement(first: Expected, second: Expected, name: str) -> Difference | 
     return next((wrong for wrong in found if wrong is not None), None)
 
 
-def _why_they_differ(view: View) -> str:
+def _why_they_differ(first: Expected, second: Expected, name: str) -> str:
+    view, is_direct = first.views[name], name in first.direct & second.direct
+    if is_direct and first.written[name] == second.written[name]:
+        return f"The same rows were written to it in both runs. Look at {DIRECT_LOST}"
     if isinstance(view, LastPer):
         return f"They were compared by the last row of each {', '.join(view.columns)}. {NOT_AGAIN}"
     return f"{CUT} {NOT_AGAIN}"
@@ -126,13 +135,16 @@ def undisturbed(stage: Stage, seed: int) -> Expected:
 def _expected(play: Play, world: UserWorld, seconds: float) -> Expected:
     views = play.views()
     seen = {name: watch.visible_rows() for name, watch in play.watches.items()}
+    direct = {name: watch for name, watch in play.watches.items() if watch.writes_directly}
+    staged = {name: watch for name, watch in play.watches.items() if name not in direct}
     return Expected(
         views=views,
-        committed={n: views[n](w.committed_rows()) for n, w in play.watches.items()},
+        committed={name: views[name](watch.committed_rows()) for name, watch in staged.items()},
         visible={name: views[name](rows) for name, rows in seen.items()},
-        direct=frozenset(n for n, w in play.watches.items() if w.writes_directly),
+        direct=frozenset(direct),
         rows_read=world.rows_read,
         batches_read=world.batches_read,
+        written={name: views[name](watch.written_rows()) for name, watch in direct.items()},
         silent=tuple(name for name, rows in seen.items() if not rows),
         seconds=seconds,
         shared=tuple(sorted(world.shared.changed)) if world.shared is not None else (),

@@ -113,7 +113,7 @@ class SinkWatch(Outside):
         return self._known.pop(name).rows
 
     def cannot_be_kept(self, name: str, problem: str) -> None:
-        what = f"sink {self.name!r}: prepare() returned {problem}"
+        what = f"sink {self.name!r}, what prepare() returned: {problem}"
         look_at = f"prepare() of this sink, and what it returns. {RETURN_PLAIN}"
         kept = "what describes a transaction can be kept in a checkpoint"
         self.world.found(
@@ -175,6 +175,9 @@ class SinkWatch(Outside):
     def committed_rows(self) -> list[dict[str, Any]]:
         return [self._named(row) for row in self.world.table.rows(self.name)]
 
+    def written_rows(self) -> list[dict[str, Any]]:
+        return [self._named(row) for row in self._written]
+
     def lost_when_nothing_failed(self, view: View) -> Finding | None:
         """What was written and cannot be seen when an undisturbed run is over. Where rows are shown at once nobody
         knows what a sink makes of them (it may overwrite by key), so only what is certain counts."""
@@ -191,7 +194,7 @@ class SinkWatch(Outside):
         return None
 
     def _missing(self, seen: list[dict[str, Any]], view: View) -> Rows:
-        written = [self._named(row) for row in self._written]
+        written = self.written_rows()
         given = all_rows(written)
         if view is all_rows:
             gone = given - all_rows(seen)
@@ -245,7 +248,7 @@ class SinkWatch(Outside):
         wrong = difference(seen, committed) or Difference("", (), ())
         extra = seen - committed
         if not extra:
-            look_at = ABORTED if after == "abort" else LOST
+            look_at = ABORTED if after == "abort" else LOST if seen else f"{LOST} {NO_OUTSIDE}"
             gone = [n for n in self.world.table.visible if self._rows_of(n) & (committed - seen)]
             return self._finding("lost", "I10", wrong, [name, *gone], look_at)
         if after in ("commit", "commit again") and self._rows_of(name) & extra:
@@ -342,5 +345,9 @@ LOST = (
     "commit() of this sink: it returned, and rows of the transaction cannot be seen. Either it did not make them"
     " visible, or write() or prepare() left them out, or they were not durable after prepare(), or abort_others() took"
     " away what it had to keep, or two transactions have the same name."
+)
+NO_OUTSIDE = (
+    "Nothing at all is visible: does `read` look where commit() writes? A fake in memory must derive from"
+    " penstock.testing.Outside, or each process has a copy of its own."
 )
 ABORTED = "abort_others() of this sink: it took away rows that had been committed before."

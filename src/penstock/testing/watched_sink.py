@@ -85,7 +85,7 @@ class WatchedWriter(SinkWriter):
         watch.call(self._context, f"prepare({checkpoint}) -> {short(made)}", name)
         if problem is not None:
             watch.cannot_be_kept(name, problem)
-            raise CommitError(f"sink {watch.name!r}: prepare() returned {problem}")
+            raise CommitError(f"sink {watch.name!r}, what prepare() returned: {problem}")
         watch.prepared(name, as_kept(made))
         return name
 

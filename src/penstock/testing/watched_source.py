@@ -72,7 +72,7 @@ class WatchedReader(SourceReader):
         made = self._inner.positions()
         problem = not_plain_positions(made)
         if problem is not None:
-            what = f"source {self._where}: positions() returned {problem}"
+            what = f"source {self._where}, what positions() returned: {problem}"
             look_at = f"positions() of this source, and what it returns. {RETURN_PLAIN}"
             kept = "positions can be kept in a checkpoint"
             self._world.found(Finding(f"plain {self._where}", kept, what, look_at=look_at))
