@@ -236,5 +236,5 @@ def test_a_poll_or_reader_that_is_none_is_told() -> None:
 def test_simulate_still_says_what_it_takes() -> None:
     assert list(inspect.signature(simulate).parameters)[:3] == ["pipeline", "seeds", "faults"]
     assert (simulate.__doc__ or "").startswith("Runs a pipeline through one crash schedule")
-    with pytest.raises(TypeError, match="seed"):
+    with pytest.raises(TypeError, match=r"simulate\(\) got an unexpected keyword argument 'seed'"):
         simulate(orders(), seed=4)  # type: ignore[call-arg]

@@ -53,7 +53,10 @@ def checks_arguments(simulate: Callable[Arguments, Report]) -> Callable[Argument
 
     @wraps(simulate)
     def run(*given: Arguments.args, **options: Arguments.kwargs) -> Report:
-        bound = signature.bind(*given, **options)
+        try:
+            bound = signature.bind(*given, **options)
+        except TypeError as wrong:
+            raise TypeError(f"simulate() {wrong}") from None
         complaints: Complaints = []
         bound.arguments = _checked(bound.arguments, complaints)
         try:
