@@ -211,7 +211,7 @@ def test_a_sink_with_a_bug_is_found(tmp_path: Path, bug: str, finding: str) -> N
 
 def test_a_sink_that_loses_a_transaction_is_found(tmp_path: Path) -> None:
     """E2, I10: a commit that must succeed and does not."""
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(AssertionError, match="FileNotFoundError"):
         check_notes(tmp_path, "fails on the second commit")
 
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 
-from penstock.connectors.base import Sink, SinkCommitter, SinkContext
+from penstock.connectors.base import Sink, SinkCommitter, SinkContext, SinkWriter
 from penstock.engine.operators.base import OperatorContext
 from penstock.engine.operators.connect import SinkOperator
 from penstock.protocol.snapshot import OperatorSnapshot, Plain
-from tests.engine.kit import SCHEMA
+from tests.engine.kit import SCHEMA, ListSink
 
 PROMISED = tuple(OperatorSnapshot(transactions=(f"of {i}",)) for i in range(3))
 
@@ -23,8 +22,8 @@ class CommitLog(Sink):
         self.committed: list[Plain] = []
         self.kept: list[list[Plain]] = []
 
-    def writer(self, context: SinkContext) -> Any:
-        return None
+    def writer(self, context: SinkContext) -> SinkWriter:
+        return ListSink().writer(context)
 
     def committer(self, context: SinkContext) -> SinkCommitter:
         return _LogCommitter(self)

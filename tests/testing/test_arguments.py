@@ -71,7 +71,7 @@ def test_functions_that_build_a_pipeline_are_called_as_ever() -> None:
         ("abc", r"seeds='abc': write seeds=range"),
         ([-1], "-1 is out of range"),
         ([1.5], "1.5 .* is not a whole number"),
-        ([], "give at least one"),
+        ([], "there are none"),
     ],
 )
 def test_seeds_are_numbers_in_a_row(seeds: Any, told: str) -> None:

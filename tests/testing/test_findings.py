@@ -193,7 +193,7 @@ def test_rows_that_are_held_back_and_come_later_are_not_lost() -> None:
 
 @pytest.mark.parametrize("seeds", [[], range(0), iter(())])
 def test_no_seeds_are_refused(seeds: Any) -> None:
-    with pytest.raises(pen.ConfigError, match="there are no seeds"):
+    with pytest.raises(pen.ConfigError, match="there are none"):
         simulate(orders(), seeds=seeds)
 
 

@@ -1,4 +1,4 @@
-"""What users give to `simulate` and to the suites, and what their code returns, checked where it comes in.
+"""What users give to `simulate` and to the suites, checked where it comes in.
 
 An argument that cannot be meant is a `ConfigError` with an example of what can. `simulate` itself then knows that what
 it has been given is right.
@@ -11,28 +11,15 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import wraps
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 from penstock.api.config import CheckpointConfig, whole_number
 from penstock.api.keyed import KeyedStream
 from penstock.api.pipeline import Pipeline
 from penstock.api.stream import Stream
-from penstock.connectors.base import (
-    EndOfInput,
-    Sink,
-    SinkCommitter,
-    SinkContext,
-    SinkWriter,
-    Source,
-    SourceContext,
-    SourceReader,
-    Wait,
-)
+from penstock.connectors.base import Sink, Source
 from penstock.connectors.sinks.collect import CollectSink
 from penstock.errors import ConfigError, SimulationFailed
-from penstock.protocol.snapshot import Plain
 from penstock.shells.sim import faults as sim
 from penstock.testing.compare import LastPer
 from penstock.testing.finding import short
@@ -167,7 +154,10 @@ def checked_seeds(seeds: Any, what: str = "simulate: seeds") -> list[int]:
         )
     if isinstance(seeds, str | bytes | Mapping) or not isinstance(seeds, Iterable):
         raise ConfigError(f"{what}={seeds!r}: write {example}, or leave it out")
-    return [whole_number(seed, f"{what}, of which each is a number", 0, SEED_MAX) for seed in seeds]
+    made = [whole_number(seed, f"{what}, of which each is a number", 0, SEED_MAX) for seed in seeds]
+    if not made:
+        raise ConfigError(f"{what}: there are none, so nothing would be tried; write {example}")
+    return made
 
 
 def checked_faults(faults: Any) -> Any:
@@ -305,108 +295,6 @@ class _PerSink(Mapping[str, Any]):
         return made
 
 
-# ---- what sources and sinks return
-
-
-class CheckedSource(Source):
-    """A source in a simulation: what it returns is looked at before the engine stumbles over it."""
-
-    def __init__(self, inside: Source) -> None:
-        self._inside = inside
-        self.bounded = inside.bounded
-
-    @property
-    def schema(self) -> pa.Schema:
-        return self._inside.schema
-
-    def reader(self, context: SourceContext, positions: Mapping[int, Plain]) -> SourceReader:
-        made = self._inside.reader(context, positions)
-        _refuse(wrong_reader(made))
-        return _CheckedReader(made)
-
-
-class _CheckedReader(SourceReader):
-    def __init__(self, inside: SourceReader) -> None:
-        self._inside = inside
-
-    def poll(self, max_rows: int) -> pa.RecordBatch | Wait | EndOfInput:
-        answer = self._inside.poll(max_rows)
-        if not isinstance(answer, ANSWERS):
-            _refuse(wrong_answer(answer))
-        return answer
-
-    def positions(self) -> Mapping[int, Plain]:
-        return self._inside.positions()
-
-    def describe(self) -> str:
-        return self._inside.describe()
-
-    def close(self) -> None:
-        self._inside.close()
-
-
-class CheckedSink(Sink):
-    """A sink in a simulation, likewise."""
-
-    def __init__(self, inside: Sink) -> None:
-        self._inside = inside
-        self.idempotent = inside.idempotent
-
-    def check(self, schema: pa.Schema) -> None:
-        self._inside.check(schema)
-
-    def receive(self, item: Plain) -> None:
-        self._inside.receive(item)
-
-    def writer(self, context: SinkContext) -> SinkWriter:
-        made = self._inside.writer(context)
-        _refuse(wrong_writer(made))
-        return made
-
-    def committer(self, context: SinkContext) -> SinkCommitter:
-        made = self._inside.committer(context)
-        _refuse(wrong_committer(made))
-        return made
-
-
-ANSWERS = (pa.RecordBatch, Wait, EndOfInput)
-
-
-def wrong_reader(made: object) -> str:
-    """What is wrong with it, or nothing; so are the next ones."""
-    return _lacks(made, ("poll", "positions", "close"), "reader()", "a pen.SourceReader")
-
-
-def wrong_writer(made: object) -> str:
-    return _lacks(made, ("write", "prepare", "close"), "writer()", "a pen.SinkWriter")
-
-
-def wrong_committer(made: object) -> str:
-    return _lacks(made, ("commit", "abort_others", "close"), "committer()", "a pen.SinkCommitter")
-
-
-def wrong_answer(answer: object) -> str:
-    """Of `poll`."""
-    if isinstance(answer, ANSWERS):
-        return ""
-    return (
-        f"poll() returned {short(answer)} ({type(answer).__name__}); it must return a pa.RecordBatch,"
-        " pen.Wait(until_ms) when there are no rows yet, or pen.END when there will be none any more"
-    )
-
-
-def _lacks(made: object, methods: Iterable[str], call: str, kind: str) -> str:
-    missing = [name for name in methods if not callable(getattr(made, name, None))]
-    if not missing:
-        return ""
-    return f"{call} returned {short(made)} ({type(made).__name__}), which has no {missing[0]}(); it must return {kind}"
-
-
-def _refuse(problem: str) -> None:
-    if problem:
-        raise ConfigError(problem)
-
-
 # ---- functions
 
 
@@ -441,59 +329,3 @@ def _name_of(function: object) -> str:
 def _likeliest(name: object, known: Sequence[str]) -> str:
     close = difflib.get_close_matches(str(name), known, 1)
     return f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known)}"
-
-
-# ---- the steps of a suite
-
-CALLS_SHOWN = 8
-Answer = TypeVar("Answer")
-
-
-class Steps:
-    """What a suite is doing, so that whatever fails is told with the step and with the rule that it is about."""
-
-    def __init__(self) -> None:
-        self._calls: list[str] = []
-
-    def run(self, step: str, rule: str, check: Callable[[], None]) -> None:
-        self._calls = []
-        try:
-            check()
-        except AssertionError as wrong:
-            shown = self._calls[-CALLS_SHOWN:]
-            lines = (
-                [f"  calls  {shown[0]}", *(f"         {call}" for call in shown[1:])]
-                if shown
-                else []
-            )
-            told = "\n".join([str(wrong), f"  step   {step}", *lines, f"  rule   {rule}"])
-            cause = wrong.__cause__
-        else:
-            return
-        raise AssertionError(told) from cause
-
-    def begin(self) -> None:
-        """Something new: earlier calls explain nothing any more."""
-        self._calls = []
-
-    def call(self, who: str, what: str, work: Callable[[], Answer]) -> Answer:
-        """Calls the user's code, and tells what it raised."""
-        self._calls.append(f"{who}: {what}")
-        return self.quietly(what, work)
-
-    def quietly(self, what: str, work: Callable[[], Answer]) -> Answer:
-        """The same for a call that belongs to no story."""
-        try:
-            return work()
-        except StepFailed:
-            raise
-        except Exception as error:
-            raise StepFailed(f"{what} raised {type(error).__name__}: {error}") from error
-
-    def refuse(self, problem: str | None) -> None:
-        if problem:
-            raise StepFailed(problem)
-
-
-class StepFailed(AssertionError):
-    """The user's code raised, or returned what it must not."""

@@ -13,19 +13,15 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.connectors.base import Sink, SinkCommitter, SinkContext, SinkWriter
+from penstock.connectors.contract import wrong_committer, wrong_writer
 from penstock.errors import ConfigError
 from penstock.protocol.snapshot import Plain
-from penstock.testing.arguments import (
-    StepFailed,
-    Steps,
-    check_function,
-    wrong_committer,
-    wrong_writer,
-)
+from penstock.testing.arguments import check_function
 from penstock.testing.compare import all_rows, to_rows
 from penstock.testing.finding import short
 from penstock.testing.multiset import Rows, count, require_equal
 from penstock.testing.sink_place import RETURN_PLAIN, Place, Where, not_plain, plain
+from penstock.testing.steps import StepFailed, Steps
 
 __tracebackhide__ = True
 """pytest shows what is wrong, and not how it was found."""

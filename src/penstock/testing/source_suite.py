@@ -14,12 +14,14 @@ import pyarrow as pa
 
 from penstock.api.config import whole_number
 from penstock.connectors.base import EndOfInput, Source, SourceContext, SourceReader, Wait
+from penstock.connectors.contract import wrong_answer, wrong_reader
 from penstock.errors import ConfigError
 from penstock.protocol.snapshot import Plain
-from penstock.testing.arguments import Steps, check_function, wrong_answer, wrong_reader
+from penstock.testing.arguments import check_function
 from penstock.testing.finding import short
 from penstock.testing.multiset import Rows, count, require_equal
 from penstock.testing.sink_place import RETURN_PLAIN, not_plain_positions
+from penstock.testing.steps import Steps
 
 __tracebackhide__ = True
 """pytest shows what is wrong, and not how it was found."""

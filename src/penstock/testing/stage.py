@@ -29,7 +29,6 @@ from penstock.shells.sim import settings
 from penstock.shells.sim.faults import Faults
 from penstock.shells.sim.scenario import Drawn, Scenario
 from penstock.shells.sim.settings import Settings
-from penstock.testing.arguments import CheckedSink, CheckedSource
 from penstock.testing.compare import Comparison, View, view_for
 from penstock.testing.copies import Template, check_can_be_sent
 from penstock.testing.finding import short
@@ -162,8 +161,7 @@ class Play:
 
     def _on_stage(self, world: UserWorld, node: Node) -> Node:
         if node.role == "source":
-            source = CheckedSource(node.connector)
-            watched = WatchedSource(world, source, self._stage.batch_rows_max)
+            watched = WatchedSource(world, node.connector, self._stage.batch_rows_max)
             return replace(node, create=partial(make_source_operator, watched), connector=watched)
         if node.role == "sink":
             sink = self._watched(world, node)
@@ -175,7 +173,7 @@ class Play:
         own = None if shipped else node.connector
         read = None if shipped else self._read(node)
         watch = SinkWatch(world, node.name, node.schema, own, read)
-        inner = stand_in(node.connector) if shipped else CheckedSink(node.connector)
+        inner = stand_in(node.connector) if shipped else node.connector
         if own is not None:
             self._own[node.name] = own
         self.watches[node.name] = watch

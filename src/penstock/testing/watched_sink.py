@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from penstock.connectors.base import Sink, SinkCommitter, SinkContext, SinkWriter
+from penstock.connectors.contract import refuse, wrong_committer, wrong_writer
 from penstock.errors import CommitError
 from penstock.protocol.snapshot import Plain
 from penstock.testing.finding import short
@@ -34,10 +35,14 @@ class WatchedSink(Sink):
         self._inner.receive(item)
 
     def writer(self, context: SinkContext) -> SinkWriter:
-        return WatchedWriter(self._watch, context, self._inner.writer(context))
+        made = self._inner.writer(context)
+        refuse(wrong_writer(made))
+        return WatchedWriter(self._watch, context, made)
 
     def committer(self, context: SinkContext) -> SinkCommitter:
-        return WatchedCommitter(self._watch, context, self._inner.committer(context))
+        made = self._inner.committer(context)
+        refuse(wrong_committer(made))
+        return WatchedCommitter(self._watch, context, made)
 
 
 class WatchedWriter(SinkWriter):

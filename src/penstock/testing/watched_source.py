@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from penstock.connectors.base import EndOfInput, Source, SourceContext, SourceReader, Wait
+from penstock.connectors.contract import refuse, wrong_answer, wrong_reader
 from penstock.engine.operators.base import FrozenOperator, Operator, OperatorContext
 from penstock.errors import ConfigError
 from penstock.protocol.ids import CheckpointId
@@ -40,6 +41,7 @@ class WatchedSource(Source):
         told = f"at {short(dict(positions))}" if positions else "at the beginning"
         self._world.call(where, f"opens {told}")
         inner = self._inner.reader(context, positions)
+        refuse(wrong_reader(inner))
         return WatchedReader(self._world, where, inner, self._rows_max)
 
 
@@ -56,6 +58,7 @@ class WatchedReader(SourceReader):
         if world.happens("user_error"):
             raise SimulatedFault("simulated failure while a source is read")
         answer = self._inner.poll(min(max_rows, world.rng.randint(1, self._rows_max)))
+        refuse(wrong_answer(answer))
         if isinstance(answer, pa.RecordBatch) and answer.num_rows:
             self._asked.in_vain = 0
             world.batches_read += 1

@@ -19,6 +19,14 @@ from penstock.connectors.base import (
     SourceReader,
     Wait,
 )
+from penstock.connectors.contract import (
+    ANSWERS,
+    refuse,
+    wrong_answer,
+    wrong_committer,
+    wrong_reader,
+    wrong_writer,
+)
 from penstock.connectors.deferred import Deferred
 from penstock.engine.operators.base import FrozenOperator, Operator, OperatorContext
 from penstock.errors import InvariantBroken, PlanError, SchemaError
@@ -51,12 +59,16 @@ class SourceOperator(Operator):
             for lane, position in snapshot.lanes.items()
             if lane in mine
         }
-        self._reader = self._source.reader(place, positions)
+        reader = self._source.reader(place, positions)
+        refuse(wrong_reader(reader))
+        self._reader = reader
 
     def poll(self, max_rows: int) -> pa.RecordBatch | Wait | EndOfInput:
         if self._reader is None:
             raise InvariantBroken("a source was polled before it was opened")
         rows = self._reader.poll(max_rows)
+        if not isinstance(rows, ANSWERS):
+            refuse(wrong_answer(rows))
         if isinstance(rows, pa.RecordBatch) and rows.schema != self._source.schema:
             raise SchemaError(
                 f"The source promised the schema ({_brief(self._source.schema)}) and returned "
@@ -121,14 +133,18 @@ class SinkOperator(Operator):
             schema=context.input_schemas[0],
             to_driver=context.to_driver,
         )
-        self._committer = self._sink.committer(place)
+        committer = self._sink.committer(place)
+        refuse(wrong_committer(committer))
+        self._committer = committer
         for number, snapshot in enumerate(context.restored):
             if number % context.parallelism == context.index:
                 for transaction in snapshot.transactions:
-                    self._committer.commit(transaction)
+                    committer.commit(transaction)
         promised = [t for snapshot in context.restored for t in snapshot.transactions]
-        self._committer.abort_others(promised)
-        self._writer = self._sink.writer(place)
+        committer.abort_others(promised)
+        writer = self._sink.writer(place)
+        refuse(wrong_writer(writer))
+        self._writer = writer
 
     def process(self, batch: pa.RecordBatch, port: int) -> Iterable[pa.RecordBatch]:
         if self._writer is None:

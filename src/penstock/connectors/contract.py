@@ -1,0 +1,54 @@
+"""What sources and sinks of users must give: said here in words, before the engine stumbles over something else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pyarrow as pa
+
+from penstock.connectors.base import EndOfInput, Wait
+from penstock.errors import PlanError
+
+ANSWERS = (pa.RecordBatch, Wait, EndOfInput)
+SHOWN = 60
+
+
+def wrong_reader(made: object) -> str:
+    """What is wrong with it, or nothing; so are the next ones."""
+    return _lacks(made, ("poll", "positions", "close"), "reader()", "a pen.SourceReader")
+
+
+def wrong_writer(made: object) -> str:
+    return _lacks(made, ("write", "prepare", "close"), "writer()", "a pen.SinkWriter")
+
+
+def wrong_committer(made: object) -> str:
+    return _lacks(made, ("commit", "abort_others", "close"), "committer()", "a pen.SinkCommitter")
+
+
+def wrong_answer(answer: object) -> str:
+    """Of `poll`."""
+    if isinstance(answer, ANSWERS):
+        return ""
+    return (
+        f"poll() returned {_shown(answer)}; it must return a pa.RecordBatch, pen.Wait(until_ms) when there are no "
+        "rows yet, or pen.END when there will be none any more"
+    )
+
+
+def refuse(problem: str) -> None:
+    if problem:
+        raise PlanError(problem)
+
+
+def _lacks(made: object, methods: Iterable[str], call: str, kind: str) -> str:
+    missing = [name for name in methods if not callable(getattr(made, name, None))]
+    if not missing:
+        return ""
+    return f"{call} returned {_shown(made)}, which has no {missing[0]}(); it must return {kind}"
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    text = text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}..."
+    return f"{text} ({type(value).__name__})"
