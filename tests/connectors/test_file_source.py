@@ -379,3 +379,10 @@ def test_a_damaged_packed_file_is_named(tmp_path: Path) -> None:
         (tmp_path / "a.csv.gz").write_bytes(data)
         with pytest.raises(DataError, match=r"a\.csv\.gz: cannot be read behind line"):
             read(FileSource(str(tmp_path), "csv", "id BIGINT"))
+
+
+def test_a_file_whose_name_no_checkpoint_can_keep_is_refused_by_name(tmp_path: Path) -> None:
+    """E1, S10: a name in another encoding than UTF-8, as old disks have them."""
+    (tmp_path / os.fsdecode(b"a\xff.csv")).write_text("n\n1\n")
+    with pytest.raises(DataError, match=r"the file 'a\\udcff.csv' is no valid UTF-8"):
+        Listing(str(tmp_path), {}).files()

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from penstock.connectors.base import Sink, Source
+from penstock.connectors.base import Sink, Source, Wait
 from penstock.engine.operators.connect import SinkOperator, SourceOperator
 from penstock.errors import PlanError
+from penstock.protocol.ids import CheckpointId
 from tests.engine.kit import NumberSource
 from tests.engine.test_sink_promises import CommitLog, context
 
@@ -49,12 +50,36 @@ def test_a_source_or_sink_that_gives_nothing_to_work_with_is_refused(
         operator.open(context(0, 1))
 
 
-@pytest.mark.parametrize("answer", [None, [], "rows"])
+@pytest.mark.parametrize("answer", [None, [], "rows", Wait(None)])  # type: ignore[arg-type]
 def test_an_answer_of_poll_that_is_none_of_the_three_is_refused(answer: object) -> None:
     """E1."""
     operator = SourceOperator(source())
     operator.open(context(0, 1))
     assert operator._reader is not None
     operator._reader.poll = lambda _: answer  # type: ignore[method-assign, assignment, return-value]
-    with pytest.raises(PlanError, match=r"poll\(\) returned .* pen.Wait\(until_ms\).* pen.END"):
+    with pytest.raises(
+        PlanError, match=r"poll\(\) returned .*(pen.Wait\(until_ms\).* pen.END|takes milliseconds)"
+    ):
         operator.poll(10)
+
+
+@pytest.mark.parametrize(
+    ("positions", "told"),
+    [
+        (None, r"positions\(\) returned None .* a dict"),
+        ([7], r"positions\(\) returned \[7\]"),
+        ({9_999: 1}, r"the lane 9999 .* not one of this subtask's"),
+        ({0: 1 << 70}, "lane 0 .* does not fit into 64 bits"),
+        ({0: float("nan")}, "nan is no finite number"),
+        ({0: {"file": "a\udcff"}}, r"'a\\udcff' is no valid text"),
+        ({0: {7: 1}}, r"lane 0 .* expected str, got int \(a key\)"),
+    ],
+)
+def test_positions_that_no_checkpoint_can_keep_are_refused(positions: Any, told: str) -> None:
+    """E1, S10: by the source, with what is wrong, and for good."""
+    operator = SourceOperator(source())
+    operator.open(context(0, 1))
+    assert operator._reader is not None
+    operator._reader.positions = lambda: positions  # type: ignore[method-assign]
+    with pytest.raises(PlanError, match=told):
+        operator.freeze(CheckpointId(1))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 import pyarrow as pa
 
@@ -28,12 +28,27 @@ def wrong_committer(made: object) -> str:
 
 def wrong_answer(answer: object) -> str:
     """Of `poll`."""
+    if isinstance(answer, Wait) and not isinstance(answer.until_ms, int | float):
+        return f"poll() returned Wait({_shown(answer.until_ms)}); it takes milliseconds, on the clock of now_ms()"
     if isinstance(answer, ANSWERS):
         return ""
     return (
         f"poll() returned {_shown(answer)}; it must return a pa.RecordBatch, pen.Wait(until_ms) when there are no "
         "rows yet, or pen.END when there will be none any more"
     )
+
+
+def wrong_positions(positions: object, lanes: Collection[int]) -> str:
+    """Of `positions`, for a reader that has these lanes."""
+    if not isinstance(positions, Mapping):
+        return f"positions() returned {_shown(positions)}; it must return a dict with a position for each lane"
+    strange = [lane for lane in positions if lane not in lanes]
+    if strange:
+        return (
+            f"positions() has the lane {_shown(strange[0])}, which is not one of this subtask's; they are in "
+            "SourceContext.lanes"
+        )
+    return ""
 
 
 def refuse(problem: str) -> None:
@@ -49,6 +64,6 @@ def _lacks(made: object, methods: Iterable[str], call: str, kind: str) -> str:
 
 
 def _shown(value: object) -> str:
-    text = repr(value)
+    text = " ".join(repr(value).split())
     text = text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}..."
     return f"{text} ({type(value).__name__})"

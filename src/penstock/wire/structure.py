@@ -14,8 +14,10 @@ import types
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from enum import Enum
+from math import isfinite
 from typing import Any, NewType, TypeAlias, Union, get_args, get_origin, get_type_hints
 
+INT_MAX = 1 << 63
 PLAIN_DEPTH_MAX = 32
 
 
@@ -184,8 +186,33 @@ def _enum(kind: type[Enum]) -> Codec:
 
 
 def check_plain(value: Any) -> None:
-    """Raises `Malformed` where a value is not plain data to the bottom."""
+    """Raises `Malformed` where a value is not plain data to the bottom, or is none that every document can hold."""
     _plain(value)
+    _check_leaves(value)
+
+
+def _check_leaves(value: Any) -> None:
+    if isinstance(value, dict):
+        for key, member in value.items():
+            _check_leaves(key)
+            _check_leaves(member)
+    elif isinstance(value, list):
+        for member in value:
+            _check_leaves(member)
+    elif type(value) is int and not -INT_MAX <= value < INT_MAX:
+        raise Malformed(f"{value} does not fit into 64 bits")
+    elif isinstance(value, float) and not isfinite(value):
+        raise Malformed(f"{value} is no finite number")
+    elif isinstance(value, str) and not _is_text(value):
+        raise Malformed(f"{ascii(value)[:80]} is no valid text")
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _plain(value: Any, depth: int = 0) -> Any:

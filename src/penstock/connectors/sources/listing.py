@@ -47,7 +47,19 @@ class Listing:
         with errors_without_secrets(f"cannot list {self.path}"):
             self._fs.invalidate_cache()
             found = [file for file in self._find() if file.bytes_total and _counts(file.name)]
+        for file in found:
+            self._require_text(file.name)
         return sorted(found, key=lambda file: file.name)
+
+    def _require_text(self, name: str) -> None:
+        """A checkpoint keeps names of files."""
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise DataError(
+                f"{self.path}: the name of the file {name!a} is no valid UTF-8, so no checkpoint can keep it; "
+                "rename the file, or let a pattern leave it out"
+            ) from None
 
     def require_readable(self) -> None:
         """Raises where a local path can never be read; what is below it is not looked at."""

@@ -20,10 +20,10 @@ from penstock.connectors.base import (
     Wait,
 )
 from penstock.connectors.contract import (
-    ANSWERS,
     refuse,
     wrong_answer,
     wrong_committer,
+    wrong_positions,
     wrong_reader,
     wrong_writer,
 )
@@ -42,7 +42,7 @@ class SourceOperator(Operator):
     def __init__(self, source: Source) -> None:
         self._source = source
         self._reader: SourceReader | None = None
-        self._ended: dict[int, Plain] = {}
+        self._lanes: frozenset[int] = frozenset()
 
     def open(self, context: OperatorContext) -> None:
         place = SourceContext(
@@ -52,7 +52,7 @@ class SourceOperator(Operator):
             max_parallelism=context.max_parallelism,
             now_ms=context.now_ms,
         )
-        mine = set(place.lanes)
+        mine = self._lanes = frozenset(place.lanes)
         positions = {
             lane: position
             for snapshot in context.restored
@@ -67,9 +67,9 @@ class SourceOperator(Operator):
         if self._reader is None:
             raise InvariantBroken("a source was polled before it was opened")
         rows = self._reader.poll(max_rows)
-        if not isinstance(rows, ANSWERS):
+        if not isinstance(rows, pa.RecordBatch):
             refuse(wrong_answer(rows))
-        if isinstance(rows, pa.RecordBatch) and rows.schema != self._source.schema:
+        elif rows.schema != self._source.schema:
             raise SchemaError(
                 f"The source promised the schema ({_brief(self._source.schema)}) and returned "
                 f"({_brief(rows.schema)}). Make `schema` and the batches of `poll` agree."
@@ -85,10 +85,11 @@ class SourceOperator(Operator):
     def freeze(self, checkpoint: CheckpointId) -> FrozenOperator:
         if self._reader is None:
             return FrozenOperator()
-        lanes = dict(self._reader.positions())
-        for lane, position in lanes.items():
+        positions = self._reader.positions()
+        refuse(wrong_positions(positions, self._lanes))
+        for lane, position in positions.items():
             _check_plain(position, f"the position of lane {lane} from positions()")
-        return FrozenOperator(lanes=lanes)
+        return FrozenOperator(lanes=dict(positions))
 
     def close(self) -> None:
         if self._reader is not None:
@@ -199,7 +200,8 @@ def _check_plain(value: Plain, what: str) -> None:
     try:
         check_plain(value)
     except Malformed as error:
-        place = f", at {error.where}" if error.where else ""
+        where = error.where.strip(", ")[:80]
+        place = f" ({where})" if where else ""
         raise PlanError(
             f"{what} cannot be kept in a checkpoint: {error.problem}{place}. Convert it first, with int(), str() or "
             "list() for example."
