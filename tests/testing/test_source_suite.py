@@ -97,7 +97,7 @@ def test_poll_says_what_it_must_return(answer: Any) -> None:
 
 def test_a_wait_is_until_a_number() -> None:
     text = fails(method("poll", lambda max_rows: pen.Wait("soon")))  # type: ignore[arg-type]
-    assert "until_ms is a number of milliseconds" in text
+    assert "it takes milliseconds" in text
 
 
 @pytest.mark.parametrize("call", ["poll", "positions", "close"])
