@@ -29,7 +29,7 @@ def wrong_committer(made: object) -> str:
 def wrong_answer(answer: object) -> str:
     """Of `poll`."""
     if isinstance(answer, Wait) and not isinstance(answer.until_ms, int | float):
-        return f"poll() returned pen.Wait with {_shown(answer.until_ms)}; it takes milliseconds, on the clock of now_ms()"
+        return f"poll() returned pen.Wait with {_shown(answer.until_ms)}; it takes milliseconds, as now_ms() has them"
     if isinstance(answer, ANSWERS):
         return ""
     return (
