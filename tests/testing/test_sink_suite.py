@@ -14,6 +14,7 @@ import pytest
 import penstock as pen
 from penstock.errors import CommitError
 from penstock.testing import MemoryTable, sink_conformance
+from penstock.testing.sink_place import not_plain, not_plain_positions
 
 BUGS = {
     "commits what is gone without a word": "aborted transaction returned without an error",
@@ -321,3 +322,9 @@ def test_a_read_back_that_raises_is_told_with_the_step() -> None:
     text = fails(Staging, read_back=lambda sink: sink.tabel.rows)
     assert "read_back(sink) raised AttributeError: " in text
     assert "  step   write, prepare and commit" in text
+
+
+@pytest.mark.parametrize("value", [1 << 70, float("nan"), ["a\udcff"]])
+def test_plain_data_that_no_document_can_hold_is_refused_as_the_engine_does(value: Any) -> None:
+    assert "cannot be kept in a checkpoint" in (not_plain(value) or "")
+    assert "cannot be kept in a checkpoint" in (not_plain_positions({0: value}) or "")

@@ -13,7 +13,7 @@ import pyarrow as pa
 from penstock.connectors.base import Sink, SinkCommitter, SinkContext, SinkWriter
 from penstock.protocol.snapshot import OperatorSnapshot, Plain
 from penstock.testing.finding import short
-from penstock.wire.structure import Codec, Malformed, Structure
+from penstock.wire.structure import Codec, Malformed, Structure, check_plain
 
 
 @dataclass(frozen=True)
@@ -119,6 +119,8 @@ def not_plain_positions(positions: object) -> str | None:
 def _refused(snapshot: OperatorSnapshot) -> str | None:
     try:
         _SNAPSHOTS.dump(snapshot)
+        for value in (*snapshot.transactions, *snapshot.lanes.values()):
+            check_plain(value)
     except Malformed as error:
         where = error.where.removeprefix("transactions[0]").lstrip(".,").strip()
         return f"{where}: {error.problem}" if where else error.problem
