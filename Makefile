@@ -39,7 +39,7 @@ sim: $(STAMP) ## Runs 100,000 simulated schedules with faults (SEEDS=n: so many)
 mutants: $(STAMP) ## Puts known bugs into the code, one at a time, and shows what catches each (ARGS=--help)
 	$(BIN)/python -m tests.mutants $(ARGS)
 
-chaos: $(STAMP) | check-java ## Kills real workers at random: CHAOS_ROUNDS=n
+chaos: $(STAMP) | check-java ## Kills real workers and drivers at random, longer than the tests do: CHAOS_ROUNDS=n
 	CHAOS_ROUNDS=$(CHAOS_ROUNDS) $(BIN)/python -m pytest tests/chaos -m chaos -q --timeout 3600 $(ARGS)
 
 bench: $(STAMP) | check-java ## Measures; PEERS=1 runs other systems beside it

@@ -100,7 +100,7 @@ def _wait_until_full(job: pen.Job) -> None:
         seen = job.metrics()
         return seen.get(sent, 0) - seen.get(processed, 0) >= PARALLELISM**2 * FRAME_ROWS
 
-    wait_for("full channels", full, job, within_s=90)
+    wait_for("full channels", full, job, within_s=180)
 
 
 def _figures(taken: dict[str, list[pen.CheckpointInfo]]) -> list[Figure]:

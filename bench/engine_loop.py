@@ -14,12 +14,13 @@ import pyarrow as pa
 import penstock as pen
 from bench.figures import Figure, middle, within
 from bench.sizes import Sizes
+from penstock.engine.inline import NoNetwork
 from penstock.engine.inputs import Input, Recorder
 from penstock.engine.local_channel import LocalChannel
 from penstock.engine.spec import JobSpec
 from penstock.engine.worker import Worker
 from penstock.plan.physical import make_plan
-from penstock.ports.channel import Batch, InputChannel, OutputChannel
+from penstock.ports.channel import Batch
 from penstock.protocol.alignment import Alignment
 from penstock.protocol.ids import NO_CHECKPOINT, AttemptId, ChannelId, CheckpointId, SlotId
 from penstock.protocol.messages import Deploy, FromWorker, Start, ToWorker
@@ -69,23 +70,11 @@ class _Orders:
         """Nobody listens."""
 
 
-class _OneProcess:
+class _OneProcess(NoNetwork):
     """`ports.control.Host` and `Network` of a worker that has no others."""
 
     def network(self, attempt: int) -> _OneProcess:
         return self
-
-    def bind(self, inputs: Sequence[tuple[ChannelId, object]]) -> dict[str, str]:
-        return {}
-
-    def connect(self, outputs: Sequence[tuple[ChannelId, str]]) -> None:
-        """There is nobody to connect to."""
-
-    def input(self, channel: ChannelId) -> InputChannel:
-        raise KeyError(channel)
-
-    def output(self, channel: ChannelId) -> OutputChannel:
-        raise KeyError(channel)
 
     def wait(
         self,
@@ -95,9 +84,6 @@ class _OneProcess:
         reading: Sequence[ChannelId] | None = None,
     ) -> None:
         """Never asleep: there is always a batch."""
-
-    def close(self) -> None:
-        """Nothing is open."""
 
 
 def new_worker() -> Worker:

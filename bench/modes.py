@@ -76,7 +76,7 @@ def measured(sizes: Sizes, options: dict[str, Any]) -> tuple[list[Window], list[
             name="bench-modes", parallelism=PARALLELISM, checkpoint=checkpoint, restore="fresh"
         )
         try:
-            wait_for("the first rows", lambda: job.metrics().get(_ROWS), job, within_s=90)
+            wait_for("the first rows", lambda: job.metrics().get(_ROWS), job, within_s=180)
             time.sleep(sizes.warm_s)
             return _alternated(job, sizes.checkpoint_pairs)
         finally:

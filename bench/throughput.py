@@ -86,7 +86,7 @@ def steady_rate(job: pen.Job, warm_s: float, steady_s: float) -> float:
             raise RuntimeError(f"the job failed while it was measured: {job.exceptions[0]}")
         return job.metrics().get(name, 0.0)
 
-    wait_for("the first rows", rows, job, within_s=90)
+    wait_for("the first rows", rows, job, within_s=180)
     first_s = time.monotonic() + warm_s
     moments, counts = [], []
     last = rows()

@@ -16,7 +16,6 @@ from bench.workload import INT_SCHEMA, int_rows
 from penstock.ports.channel import Batch, End
 from penstock.protocol.ids import ChannelId
 from penstock.shells.spark.network import TcpData, ZmqNetwork
-from penstock.shells.spark.socket_dir import SocketDir
 from penstock.shells.spark.sockets import new_context
 
 ROWS = 32_768
@@ -46,8 +45,8 @@ def run(sizes: Sizes) -> list[Figure]:
 
 
 def channel_rate(frames: int, tcp: TcpData | None) -> float:
-    context, directory = new_context(), SocketDir()
-    network = ZmqNetwork(context, directory, tcp)
+    context = new_context()
+    network = ZmqNetwork(context, tcp)
     try:
         endpoint = network.bind([(CHANNEL, INT_SCHEMA)])[str(CHANNEL)]
         sender = _spawn(send_frames, endpoint, frames)
@@ -58,7 +57,6 @@ def channel_rate(frames: int, tcp: TcpData | None) -> float:
     finally:
         network.close()
         context.destroy(linger=0)
-        directory.close()
 
 
 def _receive_all(network: ZmqNetwork) -> float:
@@ -82,9 +80,11 @@ def _receive_all(network: ZmqNetwork) -> float:
 
 def send_frames(endpoint: str, frames: int) -> None:
     """The sending process."""
-    context, directory = new_context(), SocketDir()
-    network = ZmqNetwork(context, directory)
+    context = new_context()
+    network = ZmqNetwork(context)
     network.connect([(CHANNEL, endpoint)])
+    while network.unreached():
+        zmq.zmq_poll([(socket, zmq.POLLIN) for socket in network.readable(())], 100)
     output = network.output(CHANNEL)
     batch = Batch(int_rows(100_000, 0, ROWS))
     for frame in [*([batch] * frames), End()]:
@@ -92,7 +92,7 @@ def send_frames(endpoint: str, frames: int) -> None:
             if not zmq.zmq_poll([(output.socket, zmq.POLLOUT)], PATIENCE_MS):
                 raise TimeoutError("the receiving process took nothing")
     context.destroy(linger=PATIENCE_MS)
-    directory.close()
+    network.settled()
 
 
 def pipe_rate(frames: int) -> float:

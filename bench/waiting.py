@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def wait_for(
-    what: str, found: Callable[[], T], job: pen.Job, within_s: float = 60.0, every_s: float = 0.01
+    what: str, found: Callable[[], T], job: pen.Job, within_s: float = 180.0, every_s: float = 0.01
 ) -> T:
     """The first true value of `found`."""
     end_s = time.monotonic() + within_s

@@ -4,7 +4,6 @@ python examples/own_function.py
 """
 
 from collections.abc import Iterator
-from typing import Any
 
 import penstock as pen
 
@@ -15,10 +14,12 @@ class Jumps:
     def __init__(self, limit: float) -> None:
         self.limit = limit
 
-    def open(self, ctx: Any) -> None:
+    def open(self, ctx: pen.ProcessContext) -> None:
         self.last = ctx.value_state("last", "value DOUBLE")
 
-    def process(self, key: pen.Row, rows: list[pen.Row], ctx: Any) -> Iterator[tuple[Any, ...]]:
+    def process(
+        self, key: pen.Row, rows: list[pen.Row], ctx: pen.ProcessContext
+    ) -> Iterator[tuple[str, float, float]]:
         for row in rows:
             before = self.last.get()
             if before is not None and abs(row.value - before.value) > self.limit:

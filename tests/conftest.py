@@ -3,13 +3,39 @@ start a Spark of their own; and all the rest."""
 
 from __future__ import annotations
 
-import pytest
+import os
+import shutil
+import tempfile
 
-PROGRAMS = ("cli/", "bench/", "test_launch_programs", "test_jobs_drivers")
+import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("any speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any speed")
+
+PROGRAMS = (
+    "cli/",
+    "cluster/",
+    "bench/",
+    "test_launch_programs",
+    "test_jobs_drivers",
+    "test_drivers_are",
+)
 """Most of their time is spent waiting for a Java process to come up."""
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Each lane has a temporary folder of its own: what processes that another one killed leave in theirs is no
+    finding here."""
+    if hasattr(config, "workerinput"):
+        made = tempfile.mkdtemp(prefix="lane-")
+        os.environ["TMPDIR"] = tempfile.tempdir = made
+        config.add_cleanup(lambda: shutil.rmtree(made, ignore_errors=True))
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Before xdist looks at the groups."""
     for item in items:
         item.add_marker(pytest.mark.xdist_group(_lane(item)))
 

@@ -25,6 +25,7 @@ from penstock.api.stream import Stream, from_rows, from_source
 from penstock.connectors.base import (
     END,
     EndOfInput,
+    Hold,
     Sink,
     SinkCommitter,
     SinkContext,
@@ -39,7 +40,13 @@ from penstock.connectors.sinks.collect import CollectSink
 from penstock.connectors.sinks.files import FileSink
 from penstock.connectors.sources.files import FileSource
 from penstock.connectors.sources.generator import GeneratorSource
+from penstock.engine.operators.process import (
+    BatchProcessFunction,
+    ProcessContext,
+    ProcessFunction,
+)
 from penstock.engine.operators.row import Row
+from penstock.engine.operators.value_state import ValueState
 from penstock.errors import (
     CheckpointCorrupt,
     CommitError,
@@ -63,6 +70,7 @@ __version__ = "0.1.0"
 __all__ = [
     "END",
     "Aggregate",
+    "BatchProcessFunction",
     "BlackholeSink",
     "CheckpointConfig",
     "CheckpointCorrupt",
@@ -81,6 +89,7 @@ __all__ = [
     "FileSource",
     "FixedDelay",
     "GeneratorSource",
+    "Hold",
     "InvariantBroken",
     "Job",
     "JobFailed",
@@ -91,6 +100,8 @@ __all__ = [
     "PenstockError",
     "Pipeline",
     "PlanError",
+    "ProcessContext",
+    "ProcessFunction",
     "Row",
     "SchemaError",
     "Sink",
@@ -105,6 +116,7 @@ __all__ = [
     "Stream",
     "SubtaskInfo",
     "UserCodeError",
+    "ValueState",
     "Wait",
     "WorkerInfo",
     "avg",

@@ -128,6 +128,8 @@ def test_secrets_for_the_storage_are_never_shown() -> None:
     ("public", "strategy"),
     [
         (pen.ExponentialDelay(), restart.Exponential()),
+        (pen.ExponentialDelay(same_failures=3), restart.Exponential(same_failures_max=3)),
+        (pen.ExponentialDelay(same_failures=None), restart.Exponential(same_failures_max=None)),
         (
             pen.ExponentialDelay("1 s", "1 h", 3, "2 h"),
             restart.Exponential(1_000, 3_600_000, 3.0, 7_200_000),
@@ -146,6 +148,7 @@ def test_every_restart_strategy_reaches_the_protocol(public: Any, strategy: Any)
     "make",
     [
         lambda: pen.ExponentialDelay(initial="x"),
+        lambda: pen.ExponentialDelay(same_failures=0),
         lambda: pen.ExponentialDelay(multiplier=0.5),
         lambda: pen.ExponentialDelay(multiplier="2"),  # type: ignore[arg-type]
         lambda: pen.ExponentialDelay(initial="2 s", max="1 s"),

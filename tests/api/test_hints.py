@@ -124,6 +124,16 @@ def test_an_aggregate_without_parentheses_is_told_so(given: Any, meant: str) -> 
         ("toPandas", r"take\(n\).*CollectSink"),
         ("start", r"\.to\(sink\)"),
         ("groupBy", "key_by"),
+        ("withColumn", r"with_columns\("),
+        ("withWatermark", "watermarks are not there yet"),
+        ("with_watermark", "watermarks are not there yet"),
+        ("session_window", "not there yet"),
+        ("foreachBatch", r"pen\.Sink"),
+        ("applyInPandasWithState", r"key_by\(\.\.\.\)\.process\("),
+        ("withColumnRenamed", r'new="old"'),
+        ("unionByName", r"\.union\("),
+        ("dropna", "is_not_null"),
+        ("sum", r"key_by\(\.\.\.\)\.agg"),
     ],
 )
 def test_what_a_stream_does_not_have_is_an_attribute_error_with_a_hint(
@@ -139,7 +149,11 @@ def test_what_a_stream_does_not_have_is_an_attribute_error_with_a_hint(
         ("count", r"agg\(n=pen\.count\(\)\)"),
         ("sum", r"agg\(sum=pen\.sum\("),
         ("window", "not there yet"),
+        ("session_window", "not there yet"),
+        ("withWatermark", "not there yet"),
+        ("applyInPandasWithState", r"use \.process\("),
         ("filter", "goes before key_by"),
+        ("with_columns", "goes before key_by"),
         ("to", "goes before key_by or behind"),
     ],
 )
@@ -156,6 +170,11 @@ def test_what_a_stream_by_key_does_not_have_is_an_attribute_error_with_a_hint(
         ("mean", r"pen\.avg"),
         ("count_distinct", "not there yet"),
         ("read", "FileSource"),
+        ("session_window", "not there yet"),
+        ("udf", "map_batches"),
+        ("lower", r'pen\.col\("x"\)\.lower\(\)'),
+        ("date_trunc", "pyarrow.compute"),
+        ("current_timestamp", "other rows after a restart"),
     ],
 )
 def test_what_penstock_does_not_have_is_an_attribute_error_with_a_hint(
@@ -165,9 +184,36 @@ def test_what_penstock_does_not_have_is_an_attribute_error_with_a_hint(
         getattr(pen, name)
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("isNull", r"\.is_null\(\)"),
+        ("rlike", r"\.contains\("),
+        ("over", "not there yet"),
+        ("otherwise", r"pen\.when\("),
+    ],
+)
+def test_what_a_column_does_not_have_is_an_attribute_error_with_a_hint(
+    name: str, meant: str
+) -> None:
+    with pytest.raises(AttributeError, match=f"a column expression has no '{name}': .*{meant}"):
+        getattr(pen.col("amount"), name)
+
+
+def test_what_pipelines_and_jobs_do_not_have_is_an_attribute_error_with_a_hint() -> None:
+    pipeline: Any = people().to(pen.CollectSink())
+    with pytest.raises(AttributeError, match=r"a pipeline has no 'run': use \.start\("):
+        pipeline.run()
+    job: Any = pen.Job(None)  # type: ignore[arg-type]
+    with pytest.raises(AttributeError, match=r"no 'awaitTermination': use \.await_termination\("):
+        job.awaitTermination()
+
+
 def test_a_name_that_nobody_could_mean_is_a_plain_attribute_error() -> None:
     assert not hasattr(people(), "frobnicate")
     assert not hasattr(people().key_by("user"), "frobnicate")
+    assert not hasattr(pen.col("user"), "frobnicate")
+    assert not hasattr(people().to(pen.CollectSink()), "frobnicate")
     with pytest.raises(AttributeError, match="penstock has no 'frobnicate'$"):
         getattr(pen, "frobnicate")  # noqa: B009 (a type checker refuses the attribute)
 
@@ -175,7 +221,11 @@ def test_a_name_that_nobody_could_mean_is_a_plain_attribute_error() -> None:
 def test_hints_are_for_names_that_are_really_missing() -> None:
     """One that has come to be must not be called missing."""
     from penstock.api import hints
+    from penstock.plan import column_hints
 
     assert not [name for name in hints.STREAM if name in dir(pen.Stream)]
     assert not [name for name in hints.KEYED if name in dir(pen.KeyedStream)]
     assert not [name for name in hints.PENSTOCK if name in dir(pen)]
+    assert not [name for name in hints.PIPELINE if name in dir(pen.Pipeline)]
+    assert not [name for name in hints.JOB if name in dir(pen.Job)]
+    assert not [name for name in column_hints.MEANT if name in dir(pen.Expression)]

@@ -88,6 +88,38 @@ def test_rebalance_and_broadcast_change_the_edge_to_what_comes_next() -> None:
         assert node.inputs[0].partitioning == edge
 
 
+@pytest.mark.parametrize("method", ["key_by", "rebalance", "broadcast"])
+@pytest.mark.parametrize(
+    "copied",
+    [
+        lambda: orders().broadcast(),
+        lambda: orders().broadcast().select("n"),
+        lambda: orders().broadcast().filter(pen.col("n") > 0).select("n", "user"),
+        lambda: orders().union(orders().broadcast()),
+        lambda: orders().broadcast().union(orders()).map(lambda row: row),
+    ],
+)
+def test_copies_of_a_broadcast_are_never_sent_on_as_rows(copied: Any, method: str) -> None:
+    """They would count once per subtask, or the broadcast would be dropped without a word."""
+    keys = ("n",) if method == "key_by" else ()
+    stream = copied()
+    with pytest.raises(pen.PlanError) as caught:
+        getattr(stream, method)(*keys)
+    assert f"{method} behind {stream._step.label}: a broadcast leads here" in str(caught.value)
+    assert "Leave" in str(caught.value)
+
+
+def test_what_does_not_come_from_a_broadcast_is_not_touched_by_it() -> None:
+    plain = orders()
+    plain.broadcast().to(pen.CollectSink())
+    assert plain.key_by("user").agg(n=pen.count()).take(1) == [("a", 1)]
+    assert plain.rebalance().broadcast().graph().nodes[-1].name == "rows-source-1"
+
+
+def test_a_first_look_has_one_subtask_so_a_broadcast_row_shows_once() -> None:
+    assert orders().broadcast().select("n").take(5) == [(1,)]
+
+
 def test_a_very_long_pipeline_needs_no_deep_recursion() -> None:
     stream = orders()
     for _ in range(1_500):
@@ -262,7 +294,11 @@ def test_a_type_or_schema_that_does_not_fit_is_refused_at_once(use: Any, message
             pen.PlanError,
             "give at least one column; they are: user, n, amount",
         ),
-        (lambda s: s.key_by(pen.col("n") + 1), pen.PlanError, "no plain column"),
+        (
+            lambda s: s.key_by("user").agg(x=pen.sum(pen.col("n") + 1)),
+            pen.PlanError,
+            r"no plain column.*\.with_columns",
+        ),
         (lambda s: s.key_by(3), pen.ConfigError, "no column name"),
         (lambda s: s.key_by("user").agg(), pen.PlanError, "agg-2: give at least one aggregate"),
         (lambda s: s.key_by("user").agg(n=3), pen.ConfigError, "agg-2: n=3 is no aggregate"),

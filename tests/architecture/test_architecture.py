@@ -15,7 +15,7 @@ SOURCES = sorted((ROOT / "src/penstock").rglob("*.py"))
 LINES_MAX = 600
 CODE_NEVER_FROM = {"pickle", "cloudpickle", "dill", "marshal", "shelve"}
 WORLD = {"time", "random", "os", "threading"}
-MAY_TOUCH_THE_WORLD = {"shells", "storage", "connectors", "cli", "web", "testing"}
+MAY_TOUCH_THE_WORLD = {"shells", "storage", "connectors", "cli", "testing"}
 READ_BACK = {"wire", "storage", "state", "protocol", "engine", "ports", "plan"}
 
 
@@ -51,7 +51,7 @@ def test_imports_point_down() -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=600,
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "0 broken" in ended.stdout
@@ -112,7 +112,7 @@ def test_the_rules_see_every_way_to_import(tmp_path: Path, code: str, found: set
 def test_make_lists_its_targets() -> None:
     """One command tells a newcomer what there is."""
     shown = subprocess.run(
-        ["make"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
+        ["make"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=600
     )
     for target in ("help", "demo", "test", "lint", "sim", "chaos", "bench", "docs", "clean"):
         assert f"make {target}" in shown.stdout
@@ -126,7 +126,7 @@ def test_a_missing_java_is_explained_before_anything_runs() -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=600,
     )
     assert ended.returncode == 2
     for way in ("apt install", "dnf install", "brew install", "sdk install", "JAVA_HOME"):

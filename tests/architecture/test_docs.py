@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -31,3 +33,20 @@ def test_a_broken_link_and_a_broken_block_are_found(
     assert len(said) == 2
     assert "README.md:2: the link to docs/gone.md leads nowhere" in said[0]
     assert "README.md:6: this Python does not compile" in said[1]
+
+
+def test_the_table_for_contributors_has_the_packages_that_there_are() -> None:
+    rows = re.findall(r"^\| (`.+?) \|", (ROOT / "CONTRIBUTING.md").read_text("utf-8"), re.MULTILINE)
+    named = {name for row in rows for name in re.findall(r"`([a-z/]+)`", row)}
+    packages = {path.parent for path in (ROOT / "src/penstock").glob("*/__init__.py")}
+    assert {name.partition("/")[0] for name in named} == {path.name for path in packages}
+    assert all((ROOT / "src/penstock" / name).is_dir() for name in named)
+
+
+def test_an_extra_is_only_there_for_what_can_be_used() -> None:
+    """What it installs is told of where paths and stores are."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    told = (ROOT / "docs/connectors.md").read_text("utf-8")
+    for extra, packages in project.get("optional-dependencies", {}).items():
+        assert f"penstock[{extra}]" in told
+        assert all(re.split(r"[<>=\[]", package)[0] in told for package in packages)

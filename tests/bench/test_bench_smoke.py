@@ -20,6 +20,7 @@ from bench.throughput import PLAIN, WITH, Rates
 from bench.workload import INT_SCHEMA, int_rows, text_rows
 
 ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.timeout(1800)
 
 
 def run_bench(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -30,7 +31,7 @@ def run_bench(*arguments: str, **environment: str) -> subprocess.CompletedProces
         capture_output=True,
         text=True,
         check=False,
-        timeout=240,
+        timeout=1500,
     )
 
 
@@ -48,7 +49,6 @@ def result(printed: list[str]) -> dict[str, Any]:
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(300)
 def test_the_last_line_is_one_json_object_with_every_benchmark(result: dict[str, Any]) -> None:
     found = " ".join(figure["bench"] for figure in result["figures"])
     for name in (
@@ -67,7 +67,6 @@ def test_the_last_line_is_one_json_object_with_every_benchmark(result: dict[str,
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(300)
 def test_every_figure_is_a_ratio_to_something_of_the_same_run(result: dict[str, Any]) -> None:
     for figure in result["figures"]:
         assert figure["against"], figure
@@ -76,7 +75,6 @@ def test_every_figure_is_a_ratio_to_something_of_the_same_run(result: dict[str, 
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(300)
 def test_workers_that_were_not_hit_keep_their_processes(result: dict[str, Any]) -> None:
     """bug-I1: a fault in one worker leaves the others in their processes."""
     kept = [f["value"] for f in result["figures"] if "survivors keep pids" in f["what"]]
@@ -84,7 +82,6 @@ def test_workers_that_were_not_hit_keep_their_processes(result: dict[str, Any]) 
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(300)
 def test_machine_versions_date_and_command_are_printed(
     printed: list[str], result: dict[str, Any]
 ) -> None:

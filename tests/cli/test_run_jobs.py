@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.spark
 
 PROGRAM = """
 import json, pathlib, sys
@@ -71,7 +71,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedProces
     (folder / "app.py").write_text(PROGRAM)
     command = [sys.executable, "-m", "penstock.cli", "run", "app.py"]
     return subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, timeout=200, check=False
+        command, cwd=folder, capture_output=True, text=True, timeout=600, check=False
     )
 
 

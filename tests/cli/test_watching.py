@@ -103,10 +103,10 @@ def test_healed_is_when_the_next_attempt_has_processed_rows(world: World) -> Non
     world.at(2.0, 90)
     world.at(2.1, 95)  # the numbers of the attempt that is dying
     world.job.restarts = 1
-    world.at(2.4)
-    world.at(2.6, 0)
+    world.at(2.4, 96)
+    world.at(2.6, 96)
     assert world.watch.recovery_s == []
-    world.at(2.75, 5)
+    world.at(2.75, 101)
     assert world.watch.recovery_s == [0.75]
     assert world.notes.told[-1] == ("healed", 0.75, 1)
 
@@ -118,11 +118,12 @@ def test_the_next_kill_needs_a_checkpoint_of_the_new_attempt_and_hits_another_wo
     world.at(0.0, 10)
     world.at(2.0, 20)
     world.job.restarts = 1
-    world.at(3.0, 5)
-    world.at(9.0, 9)
+    world.at(3.0, 20)
+    world.at(3.1, 25)
+    world.at(9.0, 29)
     assert world.killed == [100]
     world.job.checkpoint(101)
-    world.at(9.1, 12)
+    world.at(9.1, 32)
     assert world.killed == [100, 101]
 
 
@@ -134,10 +135,10 @@ def test_no_more_are_killed_than_asked_for() -> None:
     assert world.killed == []
 
 
-def test_rows_add_up_over_attempts(world: World) -> None:
+def test_the_rate_is_that_of_the_last_moments(world: World) -> None:
     world.at(0.0, 100)
     world.at(1.0, 250)
-    world.at(1.5)
-    world.at(2.0, 40)
+    world.at(1.5, 250)
+    world.at(2.0, 290)
     assert world.watch.rows_seen == 290
     assert world.watch.rows_per_second == 95.0

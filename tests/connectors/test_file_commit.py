@@ -12,6 +12,7 @@ import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from penstock.connectors.base import SinkCommitter, SinkContext, SinkWriter
 from penstock.connectors.sinks import FileSink, folder
@@ -22,6 +23,7 @@ from penstock.errors import CommitError
 from penstock.protocol.ids import CheckpointId
 from penstock.protocol.snapshot import Plain
 from tests.engine.kit import HeldBackground, ManualClock
+from tests.storage.small_disk import small_disk
 
 SCHEMA = pa.schema([("id", pa.int64())])
 
@@ -316,6 +318,128 @@ def test_a_staged_file_that_was_changed_is_refused_and_stays(place: Place) -> No
     assert place.staged() == [transaction["staged"]]
 
 
+def test_every_new_folder_is_durable_in_its_parent_before_rows_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C3, E2: a power cut that takes a folder away takes the synced file in it along."""
+    synced: list[str] = []
+    real = folder._sync
+
+    def sync(path: Path) -> None:
+        synced.append(path.relative_to(tmp_path).as_posix())
+        real(path)
+
+    monkeypatch.setattr(folder, "_sync", sync)
+    sink = FileSink(str(tmp_path / "deep/out"))
+    sink.check_access()
+    assert set(synced) == {".", "deep"}
+    synced.clear()
+    writer = sink.writer(context())
+    writer.write(rows(1))
+    assert set(synced) == {"deep/out", "deep/out/_staging"}
+    synced.clear()
+    seal = writer.prepare(1)
+    assert callable(seal)
+    seal()
+    assert synced[-1] == "deep/out/_staging/job"
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "json"])
+def test_rows_that_a_full_disk_cut_short_are_an_error(tmp_path: Path, kind: str) -> None:
+    """C3, bug-F7: the disk takes the first part of them; what is promised must be all."""
+    writer = FileSink(str(tmp_path), kind).writer(context())
+    with small_disk(100_001), pytest.raises(OSError, match="File too large"):
+        for start in range(0, 400_000, 1_000):
+            writer.write(rows(*range(start * 7_919, (start + 1_000) * 7_919, 7_919)))
+        writer.prepare(1)
+    writer.close()
+    assert list(tmp_path.iterdir()) == [], "and nothing stays"
+
+
+def test_rows_that_the_store_cut_short_are_an_error(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C3, bug-F7, bug-H6: it answered as if all were well, and has fewer bytes than were written."""
+    writer = place.sink.writer(context())
+    writer.write(rows(1))
+    seal = writer.prepare(1)
+    assert callable(seal)
+    (staged,) = place.staged()
+    path = f"{place._root}/_staging/job/{staged}"
+    whole = place._fs.cat_file(path)
+    place._fs.pipe_file(path, whole[:-1])
+    with pytest.raises(OSError, match=f"{len(whole)} bytes were written and {len(whole) - 1} are"):
+        seal()
+
+
+EIO = OSError(5, "Input/output error")
+
+
+@pytest.mark.parametrize(
+    ("ask", "local", "remote"),
+    [
+        (lambda folder: folder.size("a"), "stat", "info"),
+        (lambda folder: folder.list("_staging"), "iterdir", "ls"),
+        (lambda folder: folder.delete("a"), "unlink", "rm_file"),
+    ],
+)
+def test_what_a_folder_could_not_tell_or_do_is_an_error(
+    place: Place, monkeypatch: pytest.MonkeyPatch, ask: Any, local: str, remote: str
+) -> None:
+    """E3, I11: a disk that fails for a moment has neither lost a transaction nor removed one."""
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise EIO
+
+    made = place.sink._folder()
+    assert isinstance(made, place.kind)
+    assert not ask(made), "one that is not there is none"
+    is_local = place.kind is LocalFolder
+    monkeypatch.setattr(Path if is_local else MemoryFileSystem, local if is_local else remote, fail)
+    with pytest.raises(OSError, match="Input/output error"):
+        ask(made)
+
+
+def test_a_file_that_is_gone_before_it_was_sealed_is_not_promised(place: Place) -> None:
+    """C3, bug-F7."""
+    writer = place.sink.writer(context())
+    writer.write(rows(1))
+    seal = writer.prepare(1)
+    assert callable(seal)
+    place._fs.rm_file(f"{place._root}/_staging/job/{place.staged()[0]}")
+    with pytest.raises(FileNotFoundError):
+        seal()
+
+
+def test_folders_in_a_folder_are_not_listed_as_files(place: Place) -> None:
+    made = place.sink._folder()
+    place._fs.makedirs(f"{place._root}/_staging/job/deep")
+    place._fs.pipe_file(f"{place._root}/_staging/job/a", b"x")
+    assert made.list("_staging/job") == ["a"]
+
+
+def test_a_file_whose_folders_cannot_be_made_durable_is_closed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I26, C3: and nothing is written into it."""
+    opened: list[Any] = []
+    real = pa.OSFile
+
+    def noting(*arguments: Any) -> Any:
+        opened.append(real(*arguments))
+        return opened[-1]
+
+    def fail(path: Path) -> None:
+        raise EIO
+
+    made = LocalFolder(tmp_path)
+    monkeypatch.setattr(folder.pa, "OSFile", noting)
+    monkeypatch.setattr(folder, "_sync", fail)
+    with pytest.raises(OSError, match="Input/output error"):
+        made.create("_staging/job/a")
+    assert [handle.closed for handle in opened] == [True]
+
+
 def test_a_commit_is_one_rename_of_a_durable_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -340,4 +464,4 @@ def test_a_commit_is_one_rename_of_a_durable_file(
     transaction: Any = seal()
     assert steps == [f"sync _staging/job/{transaction['staged']}", "sync _staging/job"]
     FileSink(str(tmp_path)).committer(context()).commit(transaction)
-    assert steps[2:4] == ["rename", "sync ."]
+    assert steps[2:] == ["rename", "sync .", "sync _staging/job"]

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import datetime as dt
+import errno
 import gzip
 import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, ClassVar
 
+import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from fsspec import AbstractFileSystem
+from fsspec.implementations.memory import MemoryFileSystem
 
 from penstock.connectors.base import EndOfInput, SourceContext, SourceReader, Wait
-from penstock.connectors.sources import FileSource, lines
+from penstock.connectors.sources import FileSource, lines, parquet
 from penstock.connectors.sources.files import lane_of
 from penstock.connectors.sources.listing import Listing
 from penstock.errors import ConfigError, DataError, SchemaError
@@ -62,6 +67,19 @@ def test_a_single_file_and_a_pattern_work_like_a_folder(tmp_path: Path) -> None:
     assert len(read(FileSource(str(tmp_path / "a.csv"), "csv"))) == 1
     assert [row["id"] for row in read(FileSource(str(tmp_path / "*.csv"), "csv"))] == [97, 98]
     assert len(read(FileSource(f"file://{tmp_path}", "csv"))) == 3
+
+
+def test_a_reader_says_how_many_files_are_left(tmp_path: Path) -> None:
+    """U2: one that was begun is still left."""
+    for name in ("a.csv", "b.csv", "c.csv"):
+        (tmp_path / name).write_text("id\n1\n2\n")
+    reader = open_reader(FileSource(str(tmp_path), "csv"))
+    left = [reader.lag()["files"]]
+    while isinstance(reader.poll(1), pa.RecordBatch):
+        left.append(reader.lag()["files"])
+    assert left[0] == 3 and left[1] == 3
+    assert left == sorted(left, reverse=True)
+    assert reader.lag() == {"files": 0}
 
 
 def test_hidden_and_empty_files_do_not_count(tmp_path: Path) -> None:
@@ -116,6 +134,152 @@ def test_the_lane_of_a_file_never_changes() -> None:
     assert [lane_of(name, 128) for name in ("a.csv", "dir/b.parquet", "ü.json")] == [83, 53, 54]
 
 
+@pytest.mark.parametrize("pattern", ["", "/*", "/**/*.csv"])
+def test_hidden_folders_behind_a_url_do_not_count_either(pattern: str) -> None:
+    """E2: a folder that a sink writes to can be read while its staged files lie in it."""
+    memory = MemoryFileSystem()
+    for name in ("_staging/job/x.csv", "deep/_staging/x.csv", "deep/.tmp/x.csv", "_x.csv"):
+        memory.pipe_file(f"/hidden/{name}", b"id\n1\n")
+    memory.pipe_file("/hidden/deep/seen.csv", b"id\n2\n")
+    memory.pipe_file("/hidden/seen.csv", b"id\n2\n")
+    found = read(FileSource(f"memory://hidden{pattern}", "csv", "id BIGINT"))
+    assert {row["id"] for row in found} == {2}
+    memory.store.clear()
+
+
+def test_links_in_a_folder_are_not_followed(tmp_path: Path) -> None:
+    """One file would be read by two names, and one outside the folder by any."""
+    outside, folder = tmp_path / "outside", tmp_path / "in"
+    for place in (outside, folder):
+        place.mkdir()
+        (place / "a.csv").write_text("id\n1\n")
+    (folder / "again.csv").symlink_to(folder / "a.csv")
+    (folder / "deep").symlink_to(outside)
+    assert read(FileSource(str(folder), "csv", "id BIGINT")) == [{"id": 1}]
+
+
+def test_a_size_that_cannot_be_told_for_a_moment_is_no_file_that_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """I22: that would end the job for good, with advice that does not help."""
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    memory = MemoryFileSystem()
+    memory.pipe_file("/moment/a.csv", b"id\n1\n")
+    reader = open_reader(FileSource("memory://moment", "csv", "id BIGINT"))
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryFileSystem, "info", fail)
+        with pytest.raises(OSError, match="Input/output error"):
+            reader.poll(10)
+    memory.store.clear()
+
+
+class Sparing:
+    """A stream that gives a few bytes at a time, as a network does."""
+
+    def __init__(self, handle: Any) -> None:
+        self._handle = handle
+
+    def read(self, size: int) -> Any:
+        return self._handle.read(min(size, 5))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._handle, name)
+
+
+@pytest.mark.parametrize("kind", ["csv", "json"])
+def test_short_reads_of_an_input_file_are_continued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """I22: fewer bytes than were asked for are not the end of the file."""
+    texts = {"csv": "id\n1\n22\n333\n", "json": '{"id": 1}\n{"id": 22}\n{"id": 333}\n'}
+    (tmp_path / f"a.{kind}").write_text(texts[kind])
+    real = Listing.open_bytes
+    monkeypatch.setattr(Listing, "open_bytes", lambda self, name: Sparing(real(self, name)))
+    monkeypatch.setattr(lines, "BLOCK_BYTES", 12)
+    source = FileSource(str(tmp_path), kind, "id BIGINT")
+    assert [row["id"] for row in read(source)] == [1, 22, 333]
+
+
+def test_large_row_groups_are_read_to_their_end_from_every_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I22, bug-G5: a row group comes in several batches; the last of them is its end, and a position may be in any."""
+    monkeypatch.setattr(parquet, "BATCH_ROWS", 10)
+    ids = list(range(70))
+    pq.write_table(pa.table({"id": ids}), tmp_path / "a.parquet", row_group_size=35)
+    source = FileSource(str(tmp_path), "parquet", "id BIGINT")
+    reader = open_reader(source)
+    seen = 0
+    while isinstance(batch := reader.poll(7), pa.RecordBatch):
+        seen += batch.num_rows
+        again = open_reader(
+            source, json.loads(json.dumps(reader.positions()), object_hook=numbered)
+        )
+        assert [row["id"] for row in rest(again)] == ids[seen:]
+    assert seen == len(ids)
+
+
+def numbered(position: dict[str, Any]) -> dict[Any, Any]:
+    return {int(key) if key.isdigit() else key: value for key, value in position.items()}
+
+
+def test_a_source_that_watches_from_now_on_is_not_bound_to_what_was_there(tmp_path: Path) -> None:
+    """E1, R5: a job that read a folder once goes on watching it, and later reads what is there once again."""
+    (tmp_path / "a.csv").write_text("id\n1\n")
+    once = FileSource(str(tmp_path), "csv", "id BIGINT")
+    reader = open_reader(once)
+    assert len(rest(reader)) == 1
+    watching = FileSource(str(tmp_path), "csv", "id BIGINT", watch=True)
+    (tmp_path / "b.csv").write_text("id\n2\n")
+    watcher = open_reader(watching, reader.positions())
+    assert rest(watcher) == [{"id": 2}]
+    (tmp_path / "c.csv").write_text("id\n3\n")
+    assert rest(open_reader(once, watcher.positions())) == [{"id": 3}]
+
+
+class Patchy(MemoryFileSystem):
+    """A store that lists folder by folder, as most do; some folders cannot be listed."""
+
+    protocol = "patchy"
+    find = AbstractFileSystem.find
+    broken: ClassVar[dict[str, int]] = {}
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> Any:
+        return super()._strip_protocol(path.removeprefix("patchy://"))
+
+    def ls(self, path: str, detail: bool = True, **options: Any) -> Any:
+        code = self.broken.get(self._strip_protocol(path))
+        if code is not None:
+            raise OSError(code, os.strerror(code))
+        return super().ls(path, detail, **options)
+
+
+@pytest.mark.parametrize("path", ["patchy://in", "patchy://in/*/*.csv", "patchy://in/**/*.csv"])
+def test_a_folder_that_cannot_be_listed_is_no_empty_one(
+    monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """I22: a disk or network that fails for a moment, in the middle of the search: the files there would never be
+    read."""
+    fsspec.register_implementation("patchy", Patchy, clobber=True)
+    memory = MemoryFileSystem()
+    for name in ("a/1.csv", "b/2.csv"):
+        memory.pipe_file(f"/in/{name}", f"id\n{name[2]}\n".encode())
+    source = FileSource(path, "csv", "id BIGINT")
+    for code, error in ((errno.EIO, OSError), (errno.EACCES, ConfigError)):
+        monkeypatch.setattr(Patchy, "broken", {"/in/b": code})
+        with pytest.raises(error, match="Input/output error|give the user .* the right"):
+            read(source)
+    monkeypatch.setattr(Patchy, "broken", {"/in/b": errno.ENOENT})
+    assert [row["id"] for row in read(source)] == [1], "it went away meanwhile"
+    monkeypatch.setattr(Patchy, "broken", {})
+    assert sorted(row["id"] for row in read(source)) == [1, 2]
+    memory.store.clear()
+
+
 @pytest.mark.parametrize("change", ["gone", "shorter", "longer"])
 def test_a_file_that_changed_after_it_was_begun_is_an_error(tmp_path: Path, change: str) -> None:
     path = tmp_path / "a.csv"
@@ -130,6 +294,22 @@ def test_a_file_that_changed_after_it_was_begun_is_an_error(tmp_path: Path, chan
     else:
         path.write_text("id\n0\n" if change == "shorter" else path.read_text() + "100\n")
     with pytest.raises(DataError, match=r"a\.csv: the file had 293 bytes .* (is gone|bytes now)"):
+        rest(open_reader(source, positions))
+
+
+@pytest.mark.parametrize("text", ["id\n123456789\n", "id\n1\n2345678\n"])
+def test_a_file_that_has_fewer_rows_than_were_read_is_an_error(tmp_path: Path, text: str) -> None:
+    """I22: of the same size, and shorter than the position in it: its rows are not those that were there."""
+    path = tmp_path / "a.csv"
+    path.write_text("id\n1\n2\n3\n4\n5\n")
+    source = FileSource(str(tmp_path), "csv", "id BIGINT")
+    reader = open_reader(source)
+    assert len(reader.poll(3)) == 3  # type: ignore[arg-type]
+    positions = reader.positions()
+    reader.close()
+    path.write_text(text)
+    gone = 3 - (text.count("\n") - 1)
+    with pytest.raises(DataError, match=rf"13 bytes now with {gone} rows less than were read"):
         rest(open_reader(source, positions))
 
 
@@ -375,7 +555,8 @@ def test_a_damaged_packed_file_is_named(tmp_path: Path) -> None:
     """Cut off, changed inside, or not packed at all."""
     whole = gzip.compress(b"id\n" + b"1\n" * 100_000)
     middle = len(whole) // 2
-    for data in (whole[:-20], whole[:middle] + b"\xff" * 20 + whole[middle + 20 :], b"id\n1\n"):
+    inside = [whole[:at] + b"\xff" * 20 + whole[at + 20 :] for at in (10, middle)]
+    for data in (whole[:-20], *inside, b"id\n1\n"):
         (tmp_path / "a.csv.gz").write_bytes(data)
         with pytest.raises(DataError, match=r"a\.csv\.gz: cannot be read behind line"):
             read(FileSource(str(tmp_path), "csv", "id BIGINT"))

@@ -111,6 +111,30 @@ def test_a_generator_that_is_behind_catches_up_in_full_batches() -> None:
     assert 2_000 <= batch.num_rows <= 4_000
 
 
+@pytest.mark.parametrize(("rows", "parallelism"), [(None, 1), (None, 3), (1_500, 2)])
+def test_a_generator_says_how_many_rows_are_due(rows: int | None, parallelism: int) -> None:
+    """U2: the sum over all subtasks is exact at any moment."""
+    clock = Clock()
+    source = GeneratorSource(numbered, SCHEMA, rows=rows, rate=1_000)
+    readers = [source.reader(context(clock, i, parallelism), {}) for i in range(parallelism)]
+    clock.ms += 1_234.5
+    due = [reader.lag()["rows"] for reader in readers]
+    assert sum(due) == 1_235
+    for _ in range(3):
+        batch = readers[0].poll(100)
+        assert isinstance(batch, pa.RecordBatch)
+        due[0] -= batch.num_rows
+        assert readers[0].lag() == {"rows": due[0]}
+    assert [len(due_rows(reader)) for reader in readers] == due
+    clock.ms += 9_000
+    ends = 1_500 if rows else 10_235
+    assert sum(reader.lag()["rows"] for reader in readers) == ends - 1_235
+
+
+def test_a_generator_without_a_rate_is_never_behind() -> None:
+    assert GeneratorSource(numbered, SCHEMA).reader(context(Clock()), {}).lag() == {}
+
+
 def test_another_rate_after_a_restore_loses_and_repeats_nothing() -> None:
     """E1: the size of the blocks is part of the position."""
     clock = Clock()

@@ -22,7 +22,7 @@ import pytest
 from penstock.connectors.base import SinkContext, SinkWriter, SourceContext
 from penstock.connectors.sinks import BlackholeSink, CollectSink, FileSink, folder
 from penstock.connectors.sinks.blackhole import BlackholeWriter
-from penstock.connectors.sinks.files import path_safe
+from penstock.connectors.sinks.files import FileWriter, path_safe
 from penstock.connectors.sinks.folder import RemoteFolder
 from penstock.connectors.sinks.jsonlines import to_json_lines
 from penstock.connectors.sources import FileSource
@@ -182,6 +182,26 @@ def test_closing_gives_the_open_transaction_up(tmp_path: Path) -> None:
     writer.write(rows(1))
     writer.close()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_closing_closes_the_file_that_was_open(tmp_path: Path) -> None:
+    """I26: also where its rows cannot be written any more."""
+
+    class Full:
+        def finish(self) -> None:
+            raise OSError("no space left")
+
+    for is_full in (False, True):
+        writer = FileSink(str(tmp_path)).writer(context())
+        writer.write(rows(1))
+        assert isinstance(writer, FileWriter)
+        (staged,) = writer._staged.values()
+        handle = staged.handle
+        if is_full:
+            staged.encoder = Full()  # type: ignore[assignment]
+        writer.close()
+        assert handle.closed
+        assert list(tmp_path.iterdir()) == []
 
 
 def test_subtasks_that_make_and_remove_the_staging_folder_do_not_collide(tmp_path: Path) -> None:

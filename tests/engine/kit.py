@@ -21,10 +21,10 @@ from penstock.connectors.base import (
     Wait,
 )
 from penstock.engine.attempt import Attempt
-from penstock.engine.inline import _NoNetwork
+from penstock.engine.inline import NoNetwork
 from penstock.engine.operators.base import FrozenOperator, Operator, OperatorContext
 from penstock.engine.operators.connect import SinkOperator, SourceOperator
-from penstock.engine.spec import JobSpec
+from penstock.engine.spec import JobSpec, Mode
 from penstock.plan.graph import Forward, Hash, Input, LogicalGraph, Node, Partitioning
 from penstock.plan.physical import make_plan
 from penstock.ports.channel import Barrier, Frame
@@ -124,6 +124,8 @@ class NumberSource(Source):
 
     def __init__(self, total: int, step: int = 2, ready: int | None = None) -> None:
         self.total, self.step, self.ready = total, step, total if ready is None else ready
+        self.lag: Any = {}
+        """What its readers say about how far behind they are."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -154,6 +156,10 @@ class _NumberReader(SourceReader):
 
     def describe(self) -> str:
         return f"number {self.at}"
+
+    def lag(self) -> Mapping[str, float]:
+        told: Mapping[str, float] = self.source.lag
+        return told
 
 
 class Do(Operator):
@@ -192,6 +198,7 @@ class ListSink(Sink):
         self.visible: dict[str, list[int]] = {}
         self.calls: list[str] = []
         self.fail_commits = 0
+        self.fail_aborts = 0
         self.prepare_error: Exception | None = None
         self.prepared: Any = None
         """What every `prepare` gives, where a test wants something else."""
@@ -243,6 +250,9 @@ class _ListCommitter(SinkCommitter):
         self.sink.visible[name] = transaction["rows"]  # type: ignore[assignment]
 
     def abort_others(self, keep: Sequence[Plain]) -> None:
+        if self.sink.fail_aborts:
+            self.sink.fail_aborts -= 1
+            raise OSError("the table is locked")
         self.sink.aborted_for.append(self.context.attempt)
 
 
@@ -287,6 +297,7 @@ class Bench:
         restored: tuple[SubtaskSnapshot, ...] = (),
         attempt: int = 1,
         inline_bytes_max: int = 16_384,
+        mode: Mode = Mode.EXACTLY_ONCE,
     ) -> None:
         self.clock = ManualClock()
         self.background = HeldBackground()
@@ -296,6 +307,7 @@ class Bench:
         spec = JobSpec(
             "job",
             self.plan,
+            mode,
             buffer_timeout_ms=0.0,
             open_store=lambda: self.store,
             inline_bytes_max=inline_bytes_max,
@@ -304,14 +316,15 @@ class Bench:
         self.attempt = Attempt(
             spec,
             deploy,
-            _NoNetwork(),
+            NoNetwork(),
             (self.store, self.store),
             self.clock,
             self.background,
             self.sent.append,
         )
         self.attempt.prepare()
-        self.attempt.start({})
+        self.attempt.connect({})
+        self.attempt.start()
 
     def step(self, times: int = 1) -> None:
         for _ in range(times):
@@ -356,8 +369,8 @@ class ListDriver:
 class NoHost:
     """One slot only: there is nobody to have a channel to."""
 
-    def network(self, attempt: int) -> _NoNetwork:
-        return _NoNetwork()
+    def network(self, attempt: int) -> NoNetwork:
+        return NoNetwork()
 
     def wait(
         self,

@@ -3,17 +3,35 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 
 import pytest
 
 from penstock.engine.operators.aggregate import RunningAggregate
+from penstock.engine.operators.base import Encoded, FrozenOperator
+from penstock.engine.operators.connect import SourceOperator
+from penstock.engine.snapshots import WriteWork
+from penstock.engine.spec import Mode
+from penstock.engine.subtask import Taken
 from penstock.errors import CommitError
-from penstock.protocol.ids import CheckpointId, SubtaskId
+from penstock.plan.graph import Broadcast, Hash, Input, LogicalGraph, Node
+from penstock.protocol.alignment import Alignment
+from penstock.protocol.counting import Counting
+from penstock.protocol.ids import AttemptId, CheckpointId, SlotId, SubtaskId
 from penstock.protocol.messages import Ack, Committed, Decline, Finished, Live, SnapshotKind, Sync
 from penstock.state.aggregates import count
 from penstock.storage.memory import MemoryStore
-from tests.engine.kit import Bench, Do, ListSink, NumberSource, pipeline, two_tasks
+from tests.engine.kit import (
+    SCHEMA,
+    Bench,
+    Do,
+    ListSink,
+    ManualClock,
+    NumberSource,
+    pipeline,
+    two_tasks,
+)
 
 N1, N2 = CheckpointId(1), CheckpointId(2)
 CHECKPOINT, STOP, FINAL = SnapshotKind.CHECKPOINT, SnapshotKind.STOP, SnapshotKind.FINAL
@@ -30,6 +48,17 @@ def transactions(ack: Ack) -> list:
 
 
 # ---- snapshots
+
+
+@pytest.mark.parametrize(
+    ("mode", "rules"), [(Mode.EXACTLY_ONCE, Alignment), (Mode.AT_LEAST_ONCE, Counting)]
+)
+def test_the_mode_of_the_job_says_whether_barriers_are_aligned_or_counted(
+    mode: Mode, rules: type
+) -> None:
+    """B3, B4."""
+    bench = Bench(two_tasks(NumberSource(100), ListSink()), mode=mode)
+    assert [type(subtask.barriers) for subtask in bench.attempt.subtasks] == [rules, rules]
 
 
 def test_one_answer_per_worker_when_all_its_subtasks_have_taken_theirs() -> None:
@@ -298,6 +327,125 @@ def test_a_snapshot_that_is_too_new_for_the_table_is_left_alone() -> None:
     bench.attempt.sync(Sync(bench.attempt.id, (), N1, CheckpointId(0)))
     bench.step(5)
     assert [ack.checkpoint for ack in bench.said(Ack)] == [N2]
+
+
+class Kept:
+    """Frozen state that holds on to memory until it is released, and cannot be written."""
+
+    held = True
+
+    def encode(self) -> Encoded:
+        raise OSError("no memory left")
+
+    def release(self) -> None:
+        self.held = False
+
+
+class Keeping(Do):
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: list[Kept] = []
+
+    def freeze(self, checkpoint: CheckpointId) -> FrozenOperator:
+        self.kept.append(Kept())
+        return FrozenOperator(tables=(self.kept[-1],))
+
+
+def kept_in(bench: Bench) -> list[Kept]:
+    (operator,) = [
+        each for task in bench.attempt.subtasks for each in task.chain._operators
+        if isinstance(each, Keeping)
+    ]  # fmt: skip
+    return operator.kept
+
+
+@pytest.mark.parametrize("end", ["abort", "a newer one completes", "close", "the write fails"])
+def test_a_snapshot_that_is_over_holds_on_to_no_state(end: str) -> None:
+    """S4, I26: one of two subtasks has frozen its state, and the table under it saves every row that changes for it,
+    until it is let go. It is never written."""
+    first = pipeline(NumberSource(100), ListSink(), Keeping)
+    nodes = [
+        replace(node, inputs=_by_key(node)) if node.name == "out" else node for node in first.nodes
+    ]
+    bench = Bench(LogicalGraph(tuple(nodes)))
+    bench.step(2)
+    bench.attempt.trigger(N1, CHECKPOINT)
+    (frozen,) = kept_in(bench)
+    assert frozen.held
+    match end:
+        case "abort":
+            bench.attempt.abort(N1)
+        case "a newer one completes":
+            bench.attempt.completed(N2)
+        case "close":
+            bench.attempt.close()
+        case _:
+            bench.step(5)
+            assert bench.said(Decline)
+    assert not frozen.held
+
+
+def test_a_job_without_checkpoints_holds_on_to_no_state_either() -> None:
+    """S4, I26: its snapshots are for commits only, and nothing is written."""
+    kept = Kept()
+    taken = Taken(SubtaskId(0, 0), N1, {"op": FrozenOperator(tables=(kept,))}, False, 0, 0)
+    (told,) = WriteWork(None, SlotId(0), AttemptId(1), N1, [taken], ManualClock(), 0)()
+    assert not kept.held
+    assert told.operators["op"].segments == ()
+
+
+def test_a_transaction_with_nothing_in_it_is_not_promised() -> None:
+    """E2: a sink may find out late that there is nothing to commit, while it makes its rows durable."""
+    sink = ListSink()
+    sink.prepared = lambda: None
+    bench = Bench(pipeline(NumberSource(100), sink))
+    bench.step(2)
+    bench.attempt.trigger(N1, CHECKPOINT)
+    bench.step(2)
+    (ack,) = bench.said(Ack)
+    assert [p.operators["out"].transactions for p in ack.snapshots] == [()]
+    bench.attempt.completed(N1)
+    bench.step(2)
+    assert sink.calls == []
+    assert bench.said(Committed)[-1].checkpoint == N1
+
+
+def test_what_is_committed_is_not_promised_again() -> None:
+    """E2: the next snapshot has what came after it, and no more."""
+    bench = Bench(pipeline(NumberSource(1_000), ListSink()))
+    for checkpoint in (N1, N2):
+        bench.step(3)
+        bench.attempt.trigger(checkpoint, CHECKPOINT)
+        bench.step(2)
+        bench.attempt.completed(checkpoint)
+        bench.step(2)
+    first, second = bench.said(Ack)
+    assert min(transactions(second)) > max(transactions(first))
+
+
+def _by_key(node: Node) -> tuple[Input, ...]:
+    return tuple(replace(entry, partitioning=Hash(("n",))) for entry in node.inputs)
+
+
+def test_only_pointwise_edges_are_aligned_in_an_unaligned_snapshot() -> None:
+    """B7: a subtask that reads a broadcast beside keyed rows records the keyed ones, and waits for the broadcast
+    alone."""
+    source = NumberSource(100)
+    inputs = (Input("rules", Broadcast()), Input("numbers", Hash(("n",))))
+    bench = Bench(
+        LogicalGraph(
+            (
+                Node("rules", "source", lambda: SourceOperator(source), (), SCHEMA, "source"),
+                Node("numbers", "source", lambda: SourceOperator(source), (), SCHEMA, "source"),
+                Node("work", "map", Do, inputs, SCHEMA),
+            )
+        )
+    )
+    barriers = bench.attempt.subtasks[2].barriers
+    assert isinstance(barriers, Alignment)
+    assert len(barriers.open) == 2
+    ports = {bench.plan.edges[channel.edge].port for channel in barriers.pointwise}
+    assert ports == {0}
 
 
 def test_a_closed_attempt_says_nothing_whatever_ends_late() -> None:

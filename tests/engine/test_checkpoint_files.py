@@ -10,7 +10,7 @@ import pytest
 from penstock.engine.checkpoint_files import CheckpointFiles
 from penstock.engine.restore_points import ClaimRefused, RestorePoint, RestoreWish
 from penstock.errors import CheckpointCorrupt, JobFenced, StorageError
-from penstock.protocol.ids import AttemptId, CheckpointId, SubtaskId
+from penstock.protocol.ids import AttemptId, CheckpointId, SlotId, SubtaskId
 from penstock.protocol.messages import SnapshotKind
 from penstock.protocol.recovery import IDS_RESERVED
 from penstock.protocol.snapshot import OperatorSnapshot, Segment, SubtaskSnapshot
@@ -108,6 +108,28 @@ def test_the_newest_checkpoint_is_found_and_ids_go_on_above_what_was_reserved() 
     assert point.first_id == 2 + IDS_RESERVED
 
 
+def test_a_driver_that_was_overtaken_while_it_claimed_gets_nothing() -> None:
+    """R5, I18, bug-E15: another one claims after it has looked, and before it has written down what it goes on from.
+    That one cannot see the ids that this one is about to use."""
+
+    class Overtaken(MemoryStore):
+        faster: CheckpointFiles | None = None
+
+        def create(self, name: str, data: bytes) -> bool:
+            faster, self.faster = self.faster, None
+            if faster is not None and paths.restored_of(name) is not None:
+                claim(faster)
+            elif faster is not None:
+                self.faster = faster
+            return super().create(name, data)
+
+    store = Overtaken()
+    store.faster = driver(store, "driver-b")
+    with pytest.raises(JobFenced, match="driver-b"):
+        claim(driver(store))
+    assert claim(driver(store, "driver-c")).attempt == 3
+
+
 def test_a_driver_that_goes_on_leaves_no_gap_in_its_ids() -> None:
     """C7: it knows which ones it has used; others see what it reserves anew."""
     store = MemoryStore()
@@ -175,6 +197,30 @@ def test_a_void_checkpoint_without_its_files_is_no_damage() -> None:
     assert claim(new).restored == 0
 
 
+def test_what_an_attempt_may_fall_back_to_is_what_was_not_left_behind() -> None:
+    """C5, R5: a checkpoint that a person went back behind is not one of those that are kept, or it would push a good
+    one out."""
+    store = MemoryStore()
+    files = driver(store)
+    claim(files)
+    for i in (5, 6):
+        files.persist(manifest(i))
+    back = claim(driver(store, "b"), RestoreWish(manifest=manifest(5)))
+    newest = back.first_id
+    third = driver(store, "c")
+    store.write(paths.metadata(newest), [manifests.encode(manifest(newest, attempt=back.attempt))])
+    point = claim(third)
+    assert (point.restored, point.kept) == (newest, (5, newest))
+    assert [older.checkpoint for older in point.older] == [5], "below the one that is restored"
+
+
+def test_ids_are_above_every_file_also_of_snapshots_that_were_never_completed() -> None:
+    """C7, bug-E18: a late writer of that snapshot would write into a later one."""
+    store = MemoryStore()
+    store.write(paths.worker_file(n(500), SlotId(0), AttemptId(1)), [b"late"])
+    assert claim(driver(store)).first_id == 501
+
+
 # ---- metadata
 
 
@@ -233,15 +279,31 @@ def test_when_nobody_knows_it_says_so_and_can_be_asked_again() -> None:
     assert files.persist(manifest(1)) is True
 
 
-def test_metadata_that_is_not_what_was_written_is_damage() -> None:
-    """I24."""
+def test_metadata_that_is_damaged_before_anybody_is_told_of_it_is_written_again() -> None:
+    """I24: it must not stand in the way of the next start, and no checkpoint is lost."""
     store = MemoryStore()
     files = driver(store)
     claim(files)
     files.persist(manifest(1))
     flip(store, "chk-1/_metadata")
-    with pytest.raises(CheckpointCorrupt, match="not what was written"):
+    with pytest.raises(StorageError, match="not what had been written") as told:
         files.persist(manifest(1))
+    assert type(told.value) is StorageError, "so it is asked again"
+    assert files.persist(manifest(1), again=True)
+    assert claim(files).restored == 1
+
+
+def test_a_driver_that_lost_its_job_takes_no_damaged_metadata_away() -> None:
+    """I18: it is its successor's to say what becomes of it."""
+    store = MemoryStore()
+    old, new = driver(store, "old"), driver(store, "new")
+    claim(old)
+    old.persist(manifest(1))
+    claim(new)
+    flip(store, "chk-1/_metadata")
+    with pytest.raises(JobFenced):
+        old.persist(manifest(1))
+    assert state_files(store) == ["chk-1/_metadata"]
 
 
 # ---- damage
@@ -374,6 +436,18 @@ def test_an_origin_that_is_gone_is_an_error_and_not_a_fresh_start(harm: str) -> 
         claim(adopted(store, origin, "b"))
 
 
+def test_another_jobs_checkpoint_without_its_files_is_refused_before_anything_is_recorded() -> None:
+    """I24: the claim would make this job's own checkpoints void."""
+    store, origin = MemoryStore(), origin_store(file="chk-7/0-1")
+    first = adopted(store, origin, "a")
+    claim(first)
+    first.persist(manifest(1))
+    wish = RestoreWish(manifest=manifest(7, file="chk-7/0-1"), origin="/other/job")
+    with pytest.raises(ClaimRefused, match=r"chk-7/0-1 is gone.*Put the file back"):
+        claim(adopted(store, origin, "b"), wish)
+    assert claim(adopted(store, origin, "c")).restored == 1
+
+
 def test_an_origin_that_workers_cannot_read_ends_the_job() -> None:
     """bug-E2: it is not tried for ever."""
     files = adopted(MemoryStore(), origin_store(), "a")
@@ -476,12 +550,12 @@ def test_discarding_leaves_a_checkpoint_that_exists_alone() -> None:
 
 
 def test_a_sweep_keeps_what_is_kept_and_what_is_not_its_own_yet() -> None:
-    """I12, I13, bug-A1: what late writers left behind goes."""
+    """I12, I13, bug-A1: what late writers left behind goes, and what is left of one whose metadata has gone."""
     store = MemoryStore()
     files = driver(store)
     claim(files)
     put(store, "chk-1/0-1", "chk-2/0-1", "chk-2/_metadata", "chk-3/0-1", "chk-9/0-1")
-    files.sweep([n(2)], n(5))
+    files.sweep([n(2), n(3)], n(5))
     assert state_files(store) == ["chk-2/0-1", "chk-2/_metadata", "chk-9/0-1"]
 
 

@@ -15,7 +15,7 @@ from penstock.ports.control import LaunchEnded, Received
 from penstock.protocol import restart
 from penstock.protocol.ids import AttemptId, CheckpointId, SubtaskId, WorkerId
 from penstock.protocol.messages import Ack, Deploy, Drop, Failed, Notify, Sync, Trigger
-from penstock.protocol.phases import Outcome
+from penstock.protocol.phases import Ending, Outcome
 from penstock.protocol.recovery import IDS_RESERVED
 from penstock.protocol.snapshot import SubtaskSnapshot
 from penstock.storage.memory import MemoryStore
@@ -472,6 +472,29 @@ def test_two_failures_in_one_tick_are_one_restart() -> None:
     assert job.manager.machine.attempts == 2
 
 
+@pytest.mark.parametrize("fatal", [False, True])
+@pytest.mark.parametrize("error", ["ValueError", "CheckpointCorrupt"])
+def test_a_late_failure_of_an_older_attempt_is_no_failure_of_the_present_one(
+    error: str, fatal: bool
+) -> None:
+    """R1, I25: it neither ends the job nor the attempt, and says nothing about the checkpoint that this one has."""
+    job = Job(NumberSource(1_000_000), ListSink())
+    job.until(job.completed(1))
+    job.workers.kill(next(iter(job.workers.workers)))
+    job.workers.events.append(LaunchEnded(0, "killed"))
+    job.until(lambda: job.manager.machine.attempts == 2 and job.manager.status == "running")
+    told = len(job.manager.history.exceptions)
+    late = Failed(AttemptId(1), error, "long ago", fatal=fatal)
+    job.workers.events.append(Received(next(iter(job.workers.workers)), late))
+    job.until(job.completed(3))
+    assert (job.manager.machine.attempts, job.manager.outcome) == (2, None)
+    assert len(job.manager.history.exceptions) == told
+    job.workers.kill(next(iter(job.workers.workers)))
+    job.workers.events.append(LaunchEnded(1, "killed"))
+    job.until(lambda: job.manager.machine.attempts == 3 and job.manager.status == "running")
+    assert job.manager.coordinator.newest_completed >= 3, "it goes on from the newest one"
+
+
 @pytest.mark.parametrize("lost", [Notify, Drop])
 def test_messages_that_get_lost_do_not_hold_the_job_up(lost: type) -> None:
     """I25."""
@@ -488,8 +511,62 @@ def test_too_few_workers_end_the_job_in_time() -> None:
     job = Job(NumberSource(10), ListSink(), slot_timeout_ms=50)
     job.workers.workers.clear()
     job.workers.events.clear()
-    assert job.run() is Outcome.FAILED
+    job.until(lambda: job.manager.outcome is not None)
+    assert job.manager.outcome is Outcome.FAILED
     assert "needs 1 workers" in job.manager.reason
+    assert job.manager.reason.endswith("slot_timeout=...); Spark has no free core.")
+
+
+def test_a_job_that_fails_for_want_of_slots_says_what_holds_them_whatever_brought_it_to_light() -> (
+    None
+):
+    """bug-I4: not only the clock makes it look; here it is a launch that fails when the time is over."""
+    job = Job(NumberSource(10), ListSink(), slot_timeout_ms=50)
+    job.workers.workers.clear()
+    job.workers.events.clear()
+    job.clock.now_ms += 60
+    job.workers.events.append(LaunchEnded(0, "no core", fatal=False))
+    job.manager.step()
+    assert job.manager.outcome is Outcome.FAILED
+    assert "Spark has no free core" in job.manager.reason
+
+
+def test_a_job_that_has_run_waits_for_slots_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    """R1, I25: in the log and among its exceptions, with what holds the cores; then it goes on."""
+    job = Job(NumberSource(400), ListSink(), slot_timeout_ms=50, strategy=restart.Fixed(1, 5))
+    job.until(job.completed(1))
+    job.workers.launches = False
+    job.workers.kill(next(iter(job.workers.workers)))
+    job.until(lambda: job.errors.count("SlotsMissing") == 3)
+    assert job.manager.status == "restarting"
+    newest = job.manager.history.exceptions[0]
+    assert "only 0 are there" in newest.message
+    assert "Spark has no free core." in newest.message
+    assert newest.message in caplog.text
+    job.workers.launches = True
+    job.workers.launch(max(job.manager.machine.launches), "")
+    assert job.run() is Outcome.FINISHED
+    assert job.sink.numbers == list(range(400))
+
+
+def test_a_job_that_never_ran_does_not_say_that_it_runs_while_it_ends() -> None:
+    job = Job(NumberSource(10), ListSink())
+    job.workers.lose = Deploy
+    job.until(lambda: job.manager.machine.attempts == 1)
+    job.manager.request_cancel()
+    assert isinstance(job.manager.machine.phase, Ending)
+    assert job.manager.status == "starting"
+
+
+def test_a_job_that_ends_between_two_attempts_says_that_it_was_restarting() -> None:
+    job = Job(NumberSource(1_000_000), ListSink(), strategy=restart.Fixed(3, 60_000))
+    job.until(job.completed(1))
+    worker = next(iter(job.workers.workers))
+    job.workers.events.append(Received(worker, Failed(AttemptId(1), "ValueError", "no")))
+    job.step()
+    job.manager.request_cancel()
+    assert isinstance(job.manager.machine.phase, Ending)
+    assert job.manager.status == "restarting"
 
 
 def test_a_launch_that_can_never_work_says_what_spark_knows() -> None:
@@ -508,5 +585,13 @@ def test_a_checkpoint_can_be_asked_for() -> None:
     for _ in range(100):
         job.step()
     assert job.manager.history.checkpoints == ()
+    job.manager.request_checkpoint()
+    job.until(job.completed(1))
+
+
+def test_a_checkpoint_that_is_asked_for_before_the_job_runs_is_taken_when_it_does() -> None:
+    """C1: who asks while it restarts would wait for ever, where none is taken by itself."""
+    job = Job(NumberSource(1_000_000), ListSink(), every_ms=None)
+    assert job.manager.status == "starting"
     job.manager.request_checkpoint()
     job.until(job.completed(1))

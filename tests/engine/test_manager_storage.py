@@ -7,17 +7,23 @@ from dataclasses import replace
 
 import pytest
 
+from penstock.engine.checkpoint_files import CheckpointFiles
+from penstock.engine.claiming import Claims
 from penstock.engine.manager import END_PATIENCE_MS
 from penstock.engine.persisting import PERSIST_PAUSE_MS, unsettled
 from penstock.engine.restore_points import RestoreWish
+from penstock.engine.serial import Serial
+from penstock.engine.spec import JobSpec
 from penstock.errors import CheckpointCorrupt, StorageError
+from penstock.plan.physical import make_plan
 from penstock.ports.control import LaunchEnded
-from penstock.protocol.ids import AttemptId
+from penstock.protocol.ids import AttemptId, CheckpointId, SlotId
+from penstock.protocol.messages import Abort, Ack
 from penstock.protocol.phases import Outcome
 from penstock.storage.memory import MemoryStore
 from penstock.wire import manifest as manifests
 from penstock.wire import paths
-from tests.engine.kit import Do, HeldBackground, ListSink, NumberSource
+from tests.engine.kit import Do, HeldBackground, ListSink, NumberSource, pipeline
 from tests.engine.whole_job import Job, metadata
 
 FOREVER = 1_000_000
@@ -133,15 +139,80 @@ def test_what_a_hanging_clean_up_left_is_swept_by_the_next_driver() -> None:
     assert len(metadata(store)) == 2
 
 
+FULL = "cannot create /disk/chk-9/_metadata: No space left on device (ENOSPC); the disk is full"
+
+
 class Refuses(MemoryStore):
     """While `down`, no metadata is written."""
 
     down = False
+    refused = 0
 
     def create(self, name: str, data: bytes) -> bool:
         if self.down and paths.metadata_of(name) is not None:
-            raise StorageError("no space left")
+            self.refused += 1
+            raise StorageError(FULL)
         return super().create(name, data)
+
+
+def test_a_job_that_ends_with_a_checkpoint_it_restored_keeps_no_more_than_it_should() -> None:
+    """I13, C5: its predecessor could not delete what was too much."""
+    store = Bad("delete", "chk-", StorageError("no"))
+    job = Job(NumberSource(ROWS), ListSink(), store=store)
+    assert job.run() is Outcome.FINISHED
+    before = metadata(store)
+    assert len(before) > 2
+    store.good = True
+    again = Job(NumberSource(ROWS), job.sink, store=store, driver="b")
+    assert again.run() is Outcome.FINISHED
+    assert metadata(store) == sorted(before)[-2:]
+
+
+def test_a_job_that_is_cancelled_before_it_has_proved_its_checkpoint_keeps_all_others() -> None:
+    """I12: the one it went on from may turn out to be damaged."""
+    store = Bad("delete", "chk-", StorageError("no"))
+    job = Job(NumberSource(FOREVER), ListSink(), store=store)
+    job.until(job.completed(5))
+    before = metadata(store)
+    store.good = True
+    again = Job(NumberSource(FOREVER), job.sink, store=store, driver="b", every_ms=None)
+    again.until(lambda: again.manager.status == "running")
+    again.manager.request_cancel()
+    assert again.run() is Outcome.CANCELLED
+    assert metadata(store) == before
+
+
+# ---- what was given up goes at once
+
+
+def with_a_file_of_a_snapshot_that_nobody_answers() -> tuple[Job, str]:
+    job = Job(NumberSource(FOREVER), ListSink(), tolerable_failures=5)
+    job.until(job.completed(1))
+    job.workers.miss = Ack
+    job.until(lambda: bool(job.manager.coordinator.live()))
+    checkpoint = job.manager.coordinator.live()[0].checkpoint
+    file = paths.worker_file(checkpoint, SlotId(0), AttemptId(1))
+    job.store.write(file, [b"state"])
+    return job, file
+
+
+def test_the_files_of_a_snapshot_that_was_given_up_go_while_the_job_runs() -> None:
+    """I8, C4, bug-A1: a job may run for months before its last sweep."""
+    job, file = with_a_file_of_a_snapshot_that_nobody_answers()
+    job.until(lambda: any(isinstance(message, Abort) for message in job.workers.sent))
+    job.until(lambda: file not in job.store.list())
+    assert job.manager.status == "running"
+
+
+def test_the_files_that_a_late_answer_names_go_while_the_job_runs() -> None:
+    """I8, bug-A1: the snapshot stays given up."""
+    job, file = with_a_file_of_a_snapshot_that_nobody_answers()
+    job.until(lambda: file not in job.store.list())
+    job.store.write(file, [b"late"])
+    job.workers.events.append(job.workers.missed[0])
+    job.until(lambda: file not in job.store.list())
+    assert job.manager.status == "running"
+    assert paths.checkpoint_of(file) not in metadata(job.store)
 
 
 def test_metadata_is_not_tried_again_behind_the_deletion_of_everything() -> None:
@@ -189,9 +260,47 @@ def test_a_store_that_takes_no_metadata_for_long_is_told_of() -> None:
         job.step()
     assert job.manager.status == "running"
     told = [info.message for info in job.manager.history.exceptions]
-    assert 3 <= len(told) <= 8 and "could not be written" in told[0] and "no space" in told[0]
+    assert 3 <= len(told) <= 8
+    assert all(each.startswith(FULL) for each in told), "the cause goes first"
+    assert "could not be written in 2 tries" in told[-1], "and early"
     store.down = False
     job.until(job.completed(5))
+
+
+@pytest.mark.parametrize("tries", [1, 2])
+def test_a_store_that_takes_no_metadata_for_a_moment_is_not_told_of(tries: int) -> None:
+    """C6: a try that failed is nothing to talk about, two in a row are told at once."""
+    store = Refuses()
+    job = Job(NumberSource(FOREVER), ListSink(), store=store)
+    job.until(job.completed(2))
+    store.down = True
+    job.until(lambda: store.refused >= 2 * tries)  # the metadata, and that it will never be
+    store.down = False
+    job.until(job.completed(4))
+    assert len(job.manager.history.exceptions) == tries - 1
+
+
+class Nearly(MemoryStore):
+    """A disk with so little room left that only the smallest files fit."""
+
+    full = False
+
+    def create(self, name: str, data: bytes) -> bool:
+        if self.full and len(data) > 100:
+            raise StorageError(FULL)
+        return super().create(name, data)
+
+
+def test_a_checkpoint_whose_metadata_did_not_fit_says_why() -> None:
+    """C4, C6: also where there is room for the word that it will never be."""
+    store = Nearly()
+    job = Job(NumberSource(FOREVER), ListSink(), store=store, tolerable_failures=0)
+    job.until(job.completed(2))
+    store.full = True
+    job.until(lambda: bool(job.manager.history.exceptions))
+    (told,) = job.manager.history.exceptions
+    assert told.error == "CheckpointFailed"
+    assert f"its metadata could not be written ({FULL})" in told.message
 
 
 # ---- history
@@ -363,6 +472,64 @@ def test_a_damaged_newest_checkpoint_is_passed_over_where_no_sink_minds() -> Non
     assert warning.error == "CheckpointCorrupt"
     assert f"checkpoint {newest} cannot be used" in warning.message
     assert f"going on from {older}" in warning.message
+
+
+@pytest.mark.parametrize("minds", [[False], [False, False], [True, False], [False, True]])
+def test_a_job_falls_back_only_where_none_of_its_sinks_minds(minds: list[bool]) -> None:
+    """I17: one sink that takes rows twice does not make up for another that does not."""
+    store, newest = stopped(ListSink())
+    damage(store, f"chk-{newest}/_metadata")
+    files = CheckpointFiles(store, "job", "driver-b", lambda: 0.0)
+    spec = JobSpec("job", make_plan(pipeline(NumberSource(ROWS), ListSink()), 1, 8))
+    sinks = [ListSink(idempotent=not each) for each in minds]
+    background, claimed, failed = HeldBackground(), [], []
+    claims = Claims(spec, RestoreWish(), files, Serial(background), sinks)
+    claims.take(CheckpointId(1), frozenset(), claimed.append, failed.append)
+    background.poll()
+    if any(minds):
+        assert not claimed and "sinks have already committed" in str(failed[0])
+    else:
+        assert not failed and claimed[0].restored < newest
+
+
+@pytest.mark.parametrize("idempotent", [False, True])
+def test_a_checkpoint_that_only_workers_find_damaged_is_not_tried_again(idempotent: bool) -> None:
+    """T5, I17, bug-E3: the job goes back where it may, and fails where it may not; it does not fail for ever."""
+    sink = ListSink(idempotent)
+    store, newest = stopped(sink)
+    failures = iter([CheckpointCorrupt("a block is broken")])
+
+    def unreadable() -> Do:
+        made = Do()
+        if (error := next(failures, None)) is not None:
+            made.at["open"] = error
+        return made
+
+    job = Job(NumberSource(ROWS), sink, store=store, driver="b", operator=unreadable)
+    outcome = job.run()
+    restored = [info.message for info in job.manager.history.exceptions]
+    assert any(f"checkpoint {newest}" in each and "a block is broken" in each for each in restored)
+    assert outcome is (Outcome.FINISHED if idempotent else Outcome.FAILED)
+    assert job.manager.machine.attempts == (2 if idempotent else 1)
+
+
+def test_a_wish_with_a_password_counts_until_the_job_has_a_checkpoint_of_its_own() -> None:
+    """R5: what is recorded of it has no password, so nobody could begin with that again."""
+    origin, _ = stopped(ListSink())
+    newest = max(metadata(origin))
+    name = f"chk-{newest}/_metadata"
+    place = "memory://me:hunter2@host/other"
+    files = CheckpointFiles(MemoryStore(), "job", "driver-b", lambda: 0.0, {place: origin}.get)  # type: ignore[arg-type]
+    spec = JobSpec("job", make_plan(pipeline(NumberSource(ROWS), ListSink()), 1, 8))
+    wish = RestoreWish(manifest=manifests.decode(origin.read(name), name), origin=place)
+    background, points, failed = HeldBackground(), [], []
+    claims = Claims(spec, wish, files, Serial(background), [ListSink()])
+    for number in (1, 2):
+        claims.take(CheckpointId(1), frozenset(), points.append, failed.append)
+        background.poll()
+        assert (failed, len(points)) == ([], number)
+        claims.accept(points[-1])
+    assert points[1].manifest == wish.manifest
 
 
 def test_a_checkpoint_that_the_job_went_back_to_is_deleted_no_more() -> None:

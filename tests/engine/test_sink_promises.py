@@ -64,3 +64,30 @@ def test_every_promise_is_kept_once_by_whoever_goes_on(parallelism: int) -> None
         SinkOperator(sink).open(context(index, parallelism))
     assert sorted(map(str, sink.committed)) == ["of 0", "of 1", "of 2"]
     assert sink.kept == [["of 0", "of 1", "of 2"]] * parallelism
+
+
+def test_a_committer_is_closed_also_where_its_writer_cannot_be() -> None:
+    """I26, bug-F11."""
+    closed: list[str] = []
+
+    class Stuck(CommitLog):
+        def writer(self, context: SinkContext) -> SinkWriter:
+            made = ListSink().writer(context)
+            made.close = lambda: _fail(closed)  # type: ignore[method-assign]
+            return made
+
+        def committer(self, context: SinkContext) -> SinkCommitter:
+            made = _LogCommitter(self)
+            made.close = lambda: closed.append("committer")  # type: ignore[method-assign]
+            return made
+
+    operator = SinkOperator(Stuck())
+    operator.open(context(0, 1))
+    with pytest.raises(OSError, match="half open"):
+        operator.close()
+    assert closed == ["writer", "committer"]
+
+
+def _fail(closed: list[str]) -> None:
+    closed.append("writer")
+    raise OSError("half open")

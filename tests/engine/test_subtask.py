@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
+
 from penstock.engine.chain import Chain
 from penstock.engine.inputs import Input, Rescued
 from penstock.engine.outputs import Output, Outputs
 from penstock.engine.partition import make_partitioner
+from penstock.engine.snapshots import WriteWork
 from penstock.engine.subtask import GivenUp, Subtask, Taken
 from penstock.plan.graph import Forward, Hash, LogicalGraph, Node
 from penstock.plan.graph import Input as Edge
@@ -15,8 +18,9 @@ from penstock.plan.physical import make_plan
 from penstock.ports.channel import Barrier, Batch, End
 from penstock.protocol.alignment import Alignment
 from penstock.protocol.counting import Counting
-from penstock.protocol.ids import ChannelId, CheckpointId, SubtaskId
+from penstock.protocol.ids import AttemptId, ChannelId, CheckpointId, SlotId, SubtaskId
 from penstock.protocol.messages import SnapshotKind
+from penstock.storage.memory import MemoryStore
 from tests.engine.kit import SCHEMA, Do, ManualClock, ShortChannel, numbers, rows
 
 A, B = ChannelId(0, 0, 0), ChannelId(0, 1, 0)
@@ -110,6 +114,23 @@ def test_alignment_takes_as_long_as_the_slowest_channel() -> None:
     (taken,) = bench.subtask.news
     assert isinstance(taken, Taken)
     assert 500 <= taken.alignment_ms < 510
+    assert taken.alignment_rows == 0
+
+
+@pytest.mark.parametrize("file", [False, True])
+def test_the_rows_that_came_in_while_it_was_aligned_are_counted(file: bool) -> None:
+    """C6: those of the channels that were not blocked, and none before or behind."""
+    bench = Bench()
+    bench.a.frames += [Batch(rows(1, 2)), Barrier(N1), Batch(rows(3))]
+    bench.run()
+    bench.b.frames += [Batch(rows(11, 12)), Batch(rows(13)), Barrier(N1), Batch(rows(14))]
+    bench.run()
+    (taken,) = bench.subtask.news
+    assert isinstance(taken, Taken)
+    assert taken.alignment_rows == 3
+    place = (SlotId(0), AttemptId(1), N1)
+    (told,) = WriteWork(MemoryStore(), *place, [taken], bench.clock, -1 if file else 1_000)()
+    assert told.timings.alignment_rows == 3
 
 
 def test_an_aborted_alignment_lets_the_blocked_channel_go() -> None:

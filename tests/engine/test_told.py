@@ -8,14 +8,17 @@ import re
 import pyarrow as pa
 import pytest
 
+from penstock.engine.metrics import series
+from penstock.engine.operators.base import FrozenOperator, OperatorContext
 from penstock.engine.restarting import restart_line
 from penstock.errors import SchemaError
-from penstock.ports.control import Received
+from penstock.ports.control import LaunchEnded, Received
 from penstock.protocol import restart
 from penstock.protocol.ids import AttemptId, CheckpointId, WorkerId
 from penstock.protocol.lifecycle import JobMachine, LifecycleConfig
 from penstock.protocol.messages import Decline
 from penstock.protocol.phases import Outcome
+from penstock.state.table import KeyedTable
 from tests.engine.kit import Do, ListSink, NumberSource
 from tests.engine.test_manager import Job
 
@@ -29,6 +32,18 @@ def fails_once_at(number: int) -> Do:
             raise ValueError("bad row")
 
     return Do(once)
+
+
+class Counted(Do):
+    """Has a state with one key."""
+
+    def open(self, context: OperatorContext) -> None:
+        keys, values = pa.schema([("k", pa.int64())]), pa.schema([("v", pa.int64())])
+        self.table = KeyedTable("seen", keys, values, context.max_parallelism)
+        self.table.slots_of([pa.array([1], pa.int64())])
+
+    def freeze(self, checkpoint: CheckpointId) -> FrozenOperator:
+        return FrozenOperator(tables=(self.table.freeze(),))
 
 
 # ---- restarts
@@ -103,6 +118,22 @@ def test_every_strategy_says_how_to_limit_it(
     assert told in restart_line(machine, durable)
 
 
+def test_a_restart_that_does_not_count_has_no_number(caplog: pytest.LogCaptureFixture) -> None:
+    """R2: somebody cancelled the Spark job of the worker; the failure after that is the first one."""
+    work = fails_once_at(3_000)
+    job = Job(NumberSource(4_000), ListSink(), operator=lambda: work)
+    job.until(job.completed(1))
+    with caplog.at_level(logging.WARNING, "penstock"):
+        job.workers.events.append(LaunchEnded(0, "cancelled", cancelled=True))
+        job.workers.kill(WorkerId("w0"))
+        assert job.run() is Outcome.FINISHED
+    cancelled, going_on, failed, again = caplog.messages
+    assert "WorkerCancelled: cancelled from outside; no restart is counted for it" in cancelled
+    assert going_on == "job job: going on at once from the newest checkpoint"
+    assert "bad row" in failed
+    assert "restart 1, failure 1 of 3" in again
+
+
 # ---- numbers
 
 
@@ -114,12 +145,49 @@ def test_a_finished_job_keeps_its_numbers() -> None:
         assert job.manager.metrics[f'penstock_records_in_total{{operator="{operator}"}}'] == 100
 
 
-def test_an_attempt_that_failed_leaves_no_numbers_to_the_next() -> None:
+def test_counters_never_go_down_and_no_series_goes_away() -> None:
+    """U2: they are there with 0 before the first row, stay between attempts, and go on in the next one; rows that are
+    processed again count again."""
     work = fails_once_at(2_000)
     job = Job(NumberSource(3_000), ListSink(), operator=lambda: work)
-    job.until(lambda: bool(job.manager.metrics))
-    job.until(lambda: job.manager.status == "restarting")
-    assert job.manager.metrics == {}
+    seen = dict(job.manager.metrics)
+    counters = [name for name in seen if "_total" in name]
+    assert len(counters) == 6 and not any(seen.values())
+    while not job.manager.ended:
+        job.step()
+        now = job.manager.metrics
+        assert now.keys() >= seen.keys()
+        assert all(now[name] >= seen[name] for name in counters)
+        seen = dict(now)
+    assert job.manager.machine.attempts == 2
+    read = seen['penstock_records_out_total{operator="numbers"}']
+    assert read > 3_000, "some rows were read twice"
+
+
+def test_the_lag_of_a_source_and_the_size_of_state_are_told() -> None:
+    """U2, C6: state as it is in the newest checkpoint; at once where a job goes on from one."""
+    source = NumberSource(1_000_000)
+    source.lag = {"rows": 7}
+    job = Job(source, ListSink(), operator=Counted)
+    job.until(job.completed(2))
+    job.until(lambda: 'penstock_source_lag{operator="numbers",unit="rows"}' in job.manager.metrics)
+    numbers = job.manager.metrics
+    assert numbers['penstock_source_lag{operator="numbers",unit="rows"}'] == 7
+    assert numbers['penstock_state_rows{operator="work",state="seen"}'] == 1
+    assert numbers['penstock_state_bytes{operator="work",state="seen"}'] > 0
+    again = Job(source, job.sink, operator=Counted, store=job.store, driver="b")
+    again.until(lambda: again.manager.machine.attempts == 1)
+    assert again.manager.metrics['penstock_state_rows{operator="work",state="seen"}'] == 1
+
+
+def test_a_source_that_cannot_tell_its_lag_disturbs_nothing() -> None:
+    source = NumberSource(1_000)
+    source.lag = None
+    assert Job(source, ListSink()).run() is Outcome.FINISHED
+
+
+def test_a_name_with_quotes_makes_no_other_series() -> None:
+    assert series("rows", operator='a "b" \\', unit=1) == 'rows{operator="a \\"b\\" \\\\",unit="1"}'
 
 
 # ---- failures under the right name

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from penstock.engine.inline import NoNetwork
 from penstock.engine.operators.base import Operator, OperatorContext
 from penstock.engine.spec import JobSpec
 from penstock.engine.worker import Worker
 from penstock.errors import PlanError
 from penstock.plan.physical import make_plan
+from penstock.ports.channel import ChannelLost
+from penstock.ports.control import DriverLost
 from penstock.protocol.ids import AttemptId, CheckpointId, SlotId
 from penstock.protocol.messages import (
     Ack,
+    Connected,
     Deploy,
     Drop,
     Dropped,
@@ -28,6 +33,7 @@ from penstock.protocol.messages import (
     Status,
     Sync,
     Trigger,
+    Unreached,
 )
 from penstock.storage.memory import MemoryStore
 from penstock.wire.control import WireError
@@ -125,6 +131,63 @@ def test_a_deployment_that_is_repeated_is_answered_again_and_not_made_again() ->
     assert len(bench.made) == 1
 
 
+class SlowNetwork(NoNetwork):
+    """Others do not answer until somebody says so."""
+
+    silent: tuple[str, ...] = ("host b",)
+    is_settled = False
+    lost = ""
+
+    def unreached(self) -> tuple[str, ...]:
+        return self.silent
+
+    def settled(self) -> None:
+        self.is_settled = True
+
+    def check(self) -> None:
+        if self.lost:
+            raise ChannelLost(self.lost)
+
+
+def far() -> tuple[Bench, SlowNetwork]:
+    bench, network = Bench(), SlowNetwork()
+    bench.worker._host = SimpleNamespace(network=lambda attempt: network)  # type: ignore[assignment]
+    bench.tell(deploy(E1))
+    return bench, network
+
+
+def test_nothing_runs_before_all_others_have_answered_and_who_is_silent_is_told() -> None:
+    """R1: a network that is cut is waited for."""
+    bench, network = far()
+    assert bench.tell(Start(E1, {})) == []
+    assert bench.worker.attempt is not None and not bench.worker.attempt.running
+    assert bench.tell(Start(E1, {})) == [Unreached(E1, ("host b",))]
+    network.silent = ()
+    assert bench.tell() == [Connected(E1)]
+    assert bench.worker.attempt.running
+    assert Connected(E1) in bench.tell(Start(E1, {})), "the first answer may have been lost"
+
+
+def test_what_others_connected_by_is_given_up_when_everybody_runs() -> None:
+    bench, network = far()
+    network.silent = ()
+    bench.tell(Start(E1, {}))
+    assert not network.is_settled
+    bench.tell(Sync(E1, (), CheckpointId(0), CheckpointId(0)))
+    assert network.is_settled
+
+
+def test_a_peer_that_is_lost_ends_the_attempt_although_nothing_is_sent_to_it() -> None:
+    """R1: a job that stands still because of a cut must not look as if it ran."""
+    bench, network = far()
+    network.silent = ()
+    bench.tell(Start(E1, {}))
+    network.lost = "a does not hear from b any more"
+    (failed,) = [each for each in bench.tell() if isinstance(each, Failed)]
+    assert (failed.error, failed.message) == ("ChannelLost", "a does not hear from b any more")
+    assert not failed.fatal
+
+
 def test_nothing_runs_before_the_start() -> None:
     bench = Bench()
     bench.tell(deploy(E1))
@@ -217,11 +280,12 @@ def test_a_failure_ends_the_attempt_and_not_the_worker() -> None:
 
 
 def test_a_failure_that_was_lost_is_said_again() -> None:
-    """The job manager asks for the deployment again, or syncs: it has not heard."""
+    """The job manager says deploy or start again, or syncs: it has not heard."""
     bench = running(broken("once"))
     assert [type(m) for m in bench.tell(deploy(E1))] == [Failed]
     sync = Sync(E1, (), CheckpointId(0), CheckpointId(0))
     assert [type(m) for m in bench.tell(sync)] == [Failed]
+    assert [type(m) for m in bench.tell(Start(E1, {}))] == [Failed]
 
 
 def test_an_exception_in_a_restore_is_a_failure_of_the_attempt() -> None:
@@ -322,10 +386,11 @@ def test_it_leaves_when_it_is_told_to() -> None:
     assert bench.worker.attempt is None
 
 
-def test_it_leaves_by_itself_when_the_driver_is_gone() -> None:
+def test_it_drops_its_attempt_when_the_driver_is_gone() -> None:
     bench = running()
     bench.driver.gone = True
-    bench.worker.run()
+    with pytest.raises(DriverLost):
+        bench.worker.run()
     assert bench.worker.attempt is None
     assert bench.made[0].closed == 1  # type: ignore[attr-defined]
 

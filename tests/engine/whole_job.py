@@ -45,6 +45,9 @@ class OneThread:
         self.events: deque[ControlEvent] = deque()
         self.sent: list[ToWorker] = []
         self.lose: type | None = None
+        self.miss: type | None = None
+        """Answers of this kind do not reach the driver: they are `missed`."""
+        self.missed: list[Received] = []
         self.launches = True
 
     def launch(self, launch: int, description: str) -> None:
@@ -67,6 +70,9 @@ class OneThread:
         if worker in self.workers and not isinstance(message, self.lose or ()):
             self.workers[worker][1].inbox.append(message)
 
+    def spread(self) -> None:
+        """There is one place only."""
+
     def capacity(self) -> str:
         return "Spark has no free core."
 
@@ -77,7 +83,9 @@ class OneThread:
         for name, (worker, driver) in list(self.workers.items()):
             worker.step()
             while driver.sent:
-                self.events.append(Received(name, driver.sent.pop(0)))
+                answer = Received(name, driver.sent.pop(0))
+                arrives = not isinstance(answer.message, self.miss or ())
+                (self.events if arrives else self.missed).append(answer)
             if worker.leaving:
                 self.kill(name)
 

@@ -28,9 +28,11 @@ from tests.mutants.registry import simulated, swapped, tested
 def barrier_overtakes_waiting_output() -> AbstractContextManager[None]:
     """A barrier does not go behind rows that still wait for room in their channel (B1)."""
 
-    def barrier(self: Outputs, checkpoint: CheckpointId, urgent: bool = False) -> None:
+    def barrier(
+        self: Outputs, checkpoint: CheckpointId, urgent: bool = False, last: bool = False
+    ) -> None:
         for output in self._all:
-            output.waiting.appendleft(Barrier(checkpoint, urgent))
+            output.waiting.appendleft(Barrier(checkpoint, urgent, last))
             output.flush()
 
     return swapped(Outputs, "barrier", barrier)
@@ -255,6 +257,18 @@ def at_least_once_blocks() -> AbstractContextManager[None]:
         return frozenset().union(*self.counts.values()) & self.open
 
     return swapped(Counting, "blocked", property(blocked))
+
+
+@tested(
+    "tests/engine/test_attempt.py::test_the_mode_of_the_job_says_whether_barriers_are_aligned_or_counted"
+)
+def aligning_where_counting_was_asked_for() -> AbstractContextManager[None]:
+    """An at-least-once job aligns its barriers, as an exactly-once job does: channels stand still (B4)."""
+
+    def barriers(self: Attempt, channels: tuple[ChannelId, ...]) -> Alignment:
+        return Alignment(frozenset(channels))
+
+    return swapped(Attempt, "_barriers", barriers)
 
 
 # ---- the table of live snapshots

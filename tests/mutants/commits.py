@@ -7,13 +7,16 @@ from dataclasses import replace
 from typing import Any
 
 from penstock.connectors.base import Sink, SinkCommitter, SinkContext
-from penstock.connectors.sinks.files import FileCommitter, Transaction, _parse
+from penstock.connectors.sinks import files, folder
+from penstock.connectors.sinks.files import FileCommitter, PromisedFile, _parse
 from penstock.connectors.sinks.folder import LocalFolder
 from penstock.engine import committing
 from penstock.engine.attempt import Attempt
+from penstock.engine.chain import Chain
 from penstock.engine.operators import connect
 from penstock.engine.operators.base import FrozenOperator, OperatorContext
 from penstock.engine.operators.connect import SinkOperator
+from penstock.engine.operators.held_rows import HeldRows
 from penstock.engine.subtask import Subtask
 from penstock.protocol.commit import covered
 from penstock.protocol.ids import CheckpointId
@@ -141,10 +144,10 @@ def a_file_can_be_committed_only_once() -> AbstractContextManager[None]:
     original = FileCommitter._move
 
     def commit(self: FileCommitter, transaction: Any) -> None:
-        wanted = _parse(transaction)
-        if self._folder.size(wanted.staged) is None:
-            raise self._lost(wanted, None)
-        original(self, wanted)
+        for wanted in _parse(transaction):
+            if self._folder.size(wanted.staged) is None:
+                raise self._lost(wanted, None)
+            original(self, wanted)
 
     return swapped(FileCommitter, "commit", commit)
 
@@ -153,11 +156,48 @@ def a_file_can_be_committed_only_once() -> AbstractContextManager[None]:
 def a_changed_file_is_committed() -> AbstractContextManager[None]:
     """`FileSink` makes a staged file visible that is not what the checkpoint promised (E3, bug-H6)."""
 
-    def move(self: FileCommitter, wanted: Transaction) -> bool:
+    def move(self: FileCommitter, wanted: PromisedFile) -> bool:
         self._folder.move(wanted.staged, wanted.final)
         return True
 
     return swapped(FileCommitter, "_move", move)
+
+
+@tested(
+    "tests/connectors/test_partitions.py::"
+    "test_every_partition_has_a_folder_and_its_columns_are_not_in_the_files"
+)
+def only_one_partition_is_committed() -> AbstractContextManager[None]:
+    """Of a transaction with several files the first is made visible (I10)."""
+    return swapped(files, "_parse", lambda transaction: _parse(transaction)[:1])
+
+
+@tested(
+    "tests/connectors/test_partitions.py::"
+    "test_a_commit_that_breaks_off_between_two_files_is_completed_by_the_next"
+)
+def a_commit_that_broke_off_counts_as_done() -> AbstractContextManager[None]:
+    """The first file of a transaction that is there says that all are (E3, bug-F8)."""
+    original = FileCommitter.commit
+
+    def commit(self: FileCommitter, transaction: Any) -> None:
+        if not self._is_committed(_parse(transaction)[0]):
+            original(self, transaction)
+
+    return swapped(FileCommitter, "commit", commit)
+
+
+@tested(
+    "tests/connectors/test_partitions.py::"
+    "test_the_folders_of_a_partition_are_durable_before_the_commit_counts"
+)
+def the_folder_of_a_partition_is_lost_in_a_power_cut() -> AbstractContextManager[None]:
+    """A file is durable in the folder of its partition, and that folder nowhere (E2, E3)."""
+
+    def settle(self: LocalFolder, name: str) -> None:
+        folder._sync((self._root / name).parent)
+
+    return swapped(LocalFolder, "settle", settle)
 
 
 # ---- restore
@@ -231,3 +271,68 @@ def promises_of_subtasks_that_are_gone_are_broken() -> AbstractContextManager[No
 def abort_takes_the_files_of_other_sinks() -> AbstractContextManager[None]:
     """`FileSink` deletes whatever is staged in the job's folder, of other sinks and newer attempts, too (bug-F4)."""
     return swapped(FileCommitter, "_is_mine", lambda self, name: True)
+
+
+# ---- once
+
+
+@simulated
+def what_lost_workers_have_staged_stays() -> AbstractContextManager[None]:
+    """Nobody removes what a worker has staged that lived on into the last attempt (I11)."""
+    original = SinkOperator.commit_work
+
+    def commit_work(self: SinkOperator, checkpoint: CheckpointId, last: bool = False) -> Any:
+        return original(self, checkpoint)
+
+    return swapped(SinkOperator, "commit_work", commit_work)
+
+
+@simulated
+def commits_of_one_sink_overlap() -> AbstractContextManager[None]:
+    """A commit is begun again while it is still under way (E2, I10)."""
+    original = committing.Commits._begin
+
+    def begin(self: committing.Commits, sink: Any) -> None:
+        original(self, sink)
+        sink.busy = False
+
+    return swapped(committing.Commits, "_begin", begin)
+
+
+@simulated
+def what_is_committed_stays_pending() -> AbstractContextManager[None]:
+    """Every checkpoint commits again all that came before it (E2, I10)."""
+
+    def commit_done(self: SinkOperator, upto: CheckpointId) -> None:
+        self.committed = max(self.committed, upto)
+
+    return swapped(SinkOperator, "commit_done", commit_done)
+
+
+# ---- rows that wait for a larger transaction
+
+HELD = "tests/engine/test_held_rows.py::"
+
+
+@tested(HELD + "test_held_rows_survive_every_schedule_of_a_simulation")
+def rows_that_wait_are_in_no_checkpoint() -> AbstractContextManager[None]:
+    """Sources go on behind rows that no transaction and no state has (I1, R1)."""
+    return swapped(HeldRows, "freeze", lambda self: ())
+
+
+@tested(HELD + "test_held_rows_come_back_once_whatever_the_parallelism_is")
+def rows_that_wait_come_back_in_every_subtask() -> AbstractContextManager[None]:
+    """A restore does not share out what waited: it is written once per subtask (I16)."""
+    return swapped(OperatorContext, "key_groups", property(lambda c: range(c.max_parallelism)))
+
+
+@tested(HELD + "test_a_stopped_job_has_committed_the_rows_that_waited")
+def a_stop_leaves_rows_waiting() -> AbstractContextManager[None]:
+    """A job that is stopped has rows in its checkpoint that nobody can see (C3)."""
+    return swapped(Chain, "hold_nothing_back", lambda self: None)
+
+
+@tested(HELD + "test_a_barrier_carries_that_it_is_the_last_to_who_has_not_heard_of_it")
+def who_has_not_heard_of_the_stop_keeps_rows_waiting() -> AbstractContextManager[None]:
+    """That a snapshot is the last is known only to workers whose message was not lost (C3)."""
+    return swapped(Subtask, "_note_last", lambda self, barrier: None)

@@ -301,9 +301,7 @@ def acks_of_other_attempts_count() -> AbstractContextManager[None]:
     return swapped(Coordinator, "acked", acked)
 
 
-@tested(
-    "tests/protocol/test_coordinator.py::test_a_late_ack_of_an_expired_snapshot_frees_its_files"
-)
+@simulated
 def files_of_a_late_ack_stay() -> AbstractContextManager[None]:
     """Who acknowledges a snapshot that is over leaves its files for ever (bug-A1)."""
     original = Coordinator.acked
@@ -396,3 +394,17 @@ def files_of_a_persisting_snapshot_are_discarded() -> AbstractContextManager[Non
         return [*original(self, now_ms), *[Discard(n) for n in persisting]]
 
     return swapped(Coordinator, "attempt_ended", attempt_ended)
+
+
+@simulated
+def a_snapshot_that_was_given_up_may_complete() -> AbstractContextManager[None]:
+    """Answers still count after everybody was told to abort (C4, I6, bug-A1)."""
+    original = Coordinator._abort
+
+    def abort(self: Coordinator, pending: Any, *arguments: Any) -> Any:
+        actions = original(self, pending, *arguments)
+        if self.attempt is not None:
+            self.unfinished[pending.checkpoint] = pending
+        return actions
+
+    return swapped(Coordinator, "_abort", abort)

@@ -14,9 +14,10 @@ from penstock.engine.cleaning import CleanUp
 from penstock.engine.manager import JobManager
 from penstock.engine.ownership import Ownership
 from penstock.engine.restore_points import RestorePoints
-from penstock.errors import StorageError
+from penstock.errors import CheckpointCorrupt, StorageError
 from penstock.protocol import recovery
 from penstock.protocol.ids import NO_CHECKPOINT, AttemptId, CheckpointId
+from penstock.protocol.phases import Outcome
 from penstock.state import channel_rows, segments
 from penstock.wire import manifest as manifests
 from penstock.wire import paths, records
@@ -332,3 +333,129 @@ def a_tombstone_is_deleted() -> AbstractContextManager[None]:
 def retention_is_ignored() -> AbstractContextManager[None]:
     """Whatever was asked for, the checkpoints of a job that ended stay (T3)."""
     return swapped(durable, "retains", lambda retain, outcome: True)
+
+
+# ---- what is left
+
+
+@simulated
+def a_snapshot_that_was_given_up_is_not_discarded() -> AbstractContextManager[None]:
+    """Files of aborted snapshots stay until the job ends, which may be never (C4, I8, bug-A1)."""
+    return swapped(CleanUp, "discard", lambda self, checkpoint: None)
+
+
+@simulated
+def a_discard_deletes_nothing() -> AbstractContextManager[None]:
+    """Files of aborted snapshots are looked at and left where they are (C4, I8, bug-A1)."""
+    return swapped(CheckpointFiles, "discard", lambda self, checkpoint: None)
+
+
+@simulated
+def checkpoints_go_only_when_the_job_ends() -> AbstractContextManager[None]:
+    """A job that runs for months keeps every checkpoint that it ever took (C5, I13)."""
+    return swapped(CleanUp, "delete", lambda self, checkpoints: None)
+
+
+@simulated
+def deletions_that_were_taken_back_are_forgotten() -> AbstractContextManager[None]:
+    """A job that ends with the checkpoint it restored leaves more of them than it should (C5, I13)."""
+    original = CleanUp.at_end
+
+    def at_end(self: CleanUp, outcome: Outcome, *arguments: Any) -> None:
+        original(self, Outcome.CANCELLED, *arguments)
+
+    return swapped(CleanUp, "at_end", at_end)
+
+
+@tested(
+    f"{STORAGE}::test_a_job_that_is_cancelled_before_it_has_proved_its_checkpoint_keeps_all_others"
+)
+def what_is_too_much_goes_before_the_newest_is_proved() -> AbstractContextManager[None]:
+    """A job that is cancelled early deletes what it might have to go back to (I12)."""
+    original = CleanUp.at_end
+
+    def at_end(self: CleanUp, outcome: Outcome, *arguments: Any) -> None:
+        original(self, Outcome.FINISHED, *arguments)
+
+    return swapped(CleanUp, "at_end", at_end)
+
+
+@tested(
+    "tests/engine/test_checkpoint_files.py"
+    "::test_metadata_that_is_damaged_before_anybody_is_told_of_it_is_written_again"
+)
+def damage_before_anybody_is_told_ends_the_job() -> AbstractContextManager[None]:
+    """Metadata that reads back as something else is an error for good, and stands in the way (I24, I27)."""
+
+    def take_away(self: CheckpointFiles, name: str) -> None:
+        raise CheckpointCorrupt(f"{name} is not what was written")
+
+    return swapped(CheckpointFiles, "_take_away", take_away)
+
+
+# ---- claims that are forgotten
+
+FORGOTTEN = "tests/engine/test_forgotten_claims.py"
+
+
+@tested(f"{FORGOTTEN}::test_numbers_go_on_and_ids_stay_above_all_that_were_reserved")
+def the_newest_claim_is_forgotten_too() -> AbstractContextManager[None]:
+    """Too much is deleted: the next driver takes the same number, and ids that are reserved (C7, I7, I18)."""
+    original = CheckpointFiles.forget_claims
+
+    def forget_claims(self: CheckpointFiles, before: AttemptId) -> None:
+        original(self, AttemptId(before + 1))
+
+    return swapped(CheckpointFiles, "forget_claims", forget_claims)
+
+
+@tested(f"{FORGOTTEN}::test_claims_are_forgotten_when_the_new_one_is_recorded_and_no_sooner")
+def claims_are_forgotten_before_the_new_one_is_recorded() -> AbstractContextManager[None]:
+    """Whoever is interrupted in between leaves nobody who knows what is void and what is reserved (R5, C7)."""
+    original = CheckpointFiles._record
+
+    def record(self: CheckpointFiles, point: Any, facts: Any) -> None:
+        self.forget_claims(point.attempt)
+        original(self, point, facts)
+
+    return swapped(CheckpointFiles, "_record", record)
+
+
+@tested(f"{FORGOTTEN}::test_a_late_checkpoint_of_long_ago_stays_void")
+def a_claim_keeps_all_that_is_older() -> AbstractContextManager[None]:
+    """What a forgotten claim had voided comes back to life, because it is older than what was restored (R5, I18)."""
+
+    def went_on_without(self: recovery.Claim, checkpoint: CheckpointId) -> bool:
+        return self.restored is not None and self.restored < checkpoint
+
+    return swapped(recovery.Claim, "went_on_without", went_on_without)
+
+
+@tested(
+    f"{FORGOTTEN}::test_who_takes_a_number_that_is_free_again_finds_a_newer_one_and_records_nothing"
+)
+def who_takes_an_old_number_does_not_look_again() -> AbstractContextManager[None]:
+    """A sleeper records a claim under a number that somebody else has had (I18)."""
+    original = Ownership.take_next
+
+    def take_next(self: Ownership) -> AttemptId:
+        with swapped(Ownership, "check", lambda self, *, thoroughly=False: None):
+            return original(self)
+
+    return swapped(Ownership, "take_next", take_next)
+
+
+@tested(
+    f"{FORGOTTEN}"
+    "::test_a_driver_whose_first_claim_failed_late_does_not_fall_behind_what_others_reserved"
+)
+def own_claims_reserve_nothing() -> AbstractContextManager[None]:
+    """A driver that has not used any id yet forgets what others had reserved (C7, bug-E18)."""
+    original = RestorePoints._claim_of
+
+    def claim_of(self: RestorePoints, attempt: AttemptId, record: Any) -> Any:
+        claim = original(self, attempt, record)
+        own = attempt in self._owner.mine
+        return replace(claim, ids_until=NO_CHECKPOINT) if own else claim
+
+    return swapped(RestorePoints, "_claim_of", claim_of)

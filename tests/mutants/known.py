@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from tests.mutants import barriers, commits, coordination, files, inflight, lives, places, rows
+from tests.mutants import (
+    barriers,
+    commits,
+    coordination,
+    files,
+    hosts,
+    inflight,
+    lives,
+    overlooked,
+    places,
+    rows,
+    stores,
+)
 from tests.mutants.registry import MUTANTS, Mutant
 
 __all__ = [
@@ -12,8 +24,11 @@ __all__ = [
     "commits",
     "coordination",
     "files",
+    "hosts",
     "inflight",
     "lives",
+    "overlooked",
     "places",
     "rows",
+    "stores",
 ]

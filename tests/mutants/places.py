@@ -136,10 +136,10 @@ def a_job_without_checkpoints_starts_again() -> AbstractContextManager[None]:
     """At most once: a failure does not end the job, it reads its input a second time (B5)."""
     original = restart.decide
 
-    def decide(strategy: restart.Strategy, failures_ms: Any) -> restart.Decision:
+    def decide(strategy: restart.Strategy, *failures: Any) -> restart.Decision:
         if isinstance(strategy, restart.Never):
             return restart.RestartAfter(0)
-        return original(strategy, failures_ms)
+        return original(strategy, *failures)
 
     return swapped(restart, "decide", decide)
 

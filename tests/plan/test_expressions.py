@@ -55,6 +55,9 @@ CASES: list[tuple[Expression, list[Any]]] = [
     (col("i") % 2, [1, 0, 1, 0]),
     (-7 % col("i"), [0, -1, -1, -3]),
     (col("i") % col("a"), [0, 0, None, None]),
+    (col("i") // 2, [0, 1, 1, 2]),
+    (-7 // col("i"), [-7, -4, -3, -2]),
+    (col("i") // col("a"), [1, 1, None, None]),
     (col("d") + 1, [Decimal("2.50"), Decimal("1.00"), None, Decimal("4.00")]),
     (col("i").cast("STRING"), ["1", "2", "3", "4"]),
     (coalesce("a", -1), [1, 2, -1, 0]),
@@ -136,6 +139,7 @@ def test_a_missing_column_names_the_operator_and_the_columns() -> None:
         col("s") > 1,
         col("a").upper(),
         col("f") % 2,
+        col("f") // 2,
         col("a").isin("x"),
         ~col("a"),
         col("a") & True,
@@ -216,3 +220,13 @@ def test_the_remainder_has_the_sign_of_the_left_side_and_is_null_for_zero(
         for x in values
     ]
     assert (col("x") % divisor).array(batch).to_pylist() == expected
+
+
+@given(_NUMBERS, st.integers(-10, 10))
+def test_a_division_to_whole_numbers_rounds_down_and_is_null_for_zero(
+    values: list[int | None], divisor: int
+) -> None:
+    """So that buckets below zero are as wide as the others."""
+    batch = pa.RecordBatch.from_pydict({"x": pa.array(values, pa.int64())})
+    expected = [None if x is None or divisor == 0 else x // divisor for x in values]
+    assert (col("x") // divisor).array(batch).to_pylist() == expected

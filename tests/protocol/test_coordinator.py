@@ -318,6 +318,18 @@ def test_metadata_that_could_not_be_written_aborts() -> None:
     assert made.persist_failed(n(1), "again", 130.0) == [Ignored(Late.UNKNOWN)]
 
 
+def test_metadata_that_could_not_be_written_is_a_failed_checkpoint() -> None:
+    """C4: a store that takes no metadata must not let a job run on for ever without a checkpoint."""
+    made = triggered(tolerable_failures=1)
+    for number, fails in ((1, False), (2, True)):
+        made.acked(E1, n(number), [part(X), part(Y)], number * 100.0)
+        actions = made.persist_failed(n(number), "disk full", number * 100.0 + 50)
+        assert (FailAttempt in kinds(actions)) is fails
+        made.tick(number * 100.0 + 100)
+    (told,) = [action for action in actions if isinstance(action, FailAttempt)]
+    assert "its metadata could not be written (disk full); 2 in a row" in told.reason
+
+
 # ---- subsuming and keeping
 
 

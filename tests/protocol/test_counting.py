@@ -58,6 +58,20 @@ def test_an_aborted_count_is_let_go_and_late_barriers_with_it() -> None:
     assert actions == []
 
 
+@pytest.mark.parametrize("channels", [(), (A,), (A, B)])
+def test_an_abort_that_comes_before_its_trigger_is_remembered(
+    channels: tuple[ChannelId, ...],
+) -> None:
+    """B11, C4: neither the trigger that comes late nor the barriers start what nobody waits for any more."""
+    barriers = [("b", channel, n(1)) for channel in channels]
+    state, actions = play(open_(*channels), ("abort", n(1)), ("trigger", n(1)), *barriers)
+    assert actions == []
+    assert state.pending == frozenset()
+    barriers = [("b", channel, n(2)) for channel in channels]
+    _, actions = play(state, ("trigger", n(2)), *barriers)
+    assert actions == [Take(n(2))], "the next one is taken"
+
+
 def test_an_ended_channel_counts_for_everything() -> None:
     """B10."""
     _, actions = play(open_(A, B), ("b", A, n(1)), ("b", A, n(2)), ("end", B))

@@ -7,10 +7,13 @@ import pytest
 from penstock.protocol import restart
 from penstock.protocol.ids import AttemptId, CheckpointId, SlotId, WorkerId
 from penstock.protocol.lifecycle import (
+    CONNECT_PATIENCE_MS,
     DROP_PATIENCE_MS,
     LAUNCH_FAILURES_MAX,
     LEAVE_PATIENCE_MS,
+    RAN_WELL_MS,
     REJOIN_PATIENCE_MS,
+    SILENT_PATIENCE_MS,
     JobMachine,
     LifecycleConfig,
 )
@@ -19,8 +22,10 @@ from penstock.protocol.phases import (
     AttemptOver,
     AttemptRuns,
     CancelLaunch,
+    CannotConnect,
     ClaimAttempt,
     Claiming,
+    Connecting,
     Deploying,
     Ended,
     Ending,
@@ -35,6 +40,7 @@ from penstock.protocol.phases import (
     SendDrop,
     SendLeave,
     SendStart,
+    SlotsMissing,
 )
 
 W0, W1, W2, W3 = (WorkerId(f"w{i}") for i in range(4))
@@ -66,11 +72,25 @@ def deploying(kind: SnapshotKind | None = None, **config: object) -> JobMachine:
     return made
 
 
-def running(**config: object) -> JobMachine:
+def connecting(**config: object) -> JobMachine:
     made = deploying(**config)
     made.ready(W0, E1, {"a": "here"}, 4.0)
     made.ready(W1, E1, {"b": "there"}, 5.0)
     return made
+
+
+def running(**config: object) -> JobMachine:
+    made = connecting(**config)
+    connect(made, E1, W0, W1)
+    return made
+
+
+def connect(made: JobMachine, attempt: AttemptId, *workers: WorkerId) -> list:
+    """All of them have reached each other."""
+    now_ms = made.phase.since_ms if isinstance(made.phase, Connecting) else 5.0
+    return [
+        action for worker in workers for action in made.connected(worker, attempt, now_ms + 1.0)
+    ]
 
 
 def ending(**config: object) -> JobMachine:
@@ -97,6 +117,7 @@ PHASES = {
     "gathering": (gathering, Gathering),
     "claiming": (claiming, Claiming),
     "deploying": (deploying, Deploying),
+    "connecting": (connecting, Connecting),
     "running": (running, Running),
     "failed": (failed, Gathering),
     "ending": (ending, Ending),
@@ -145,8 +166,57 @@ def test_every_worker_is_deployed_to_its_slot_and_nothing_runs_before_all_are_re
     assert actions == [
         SendStart(W0, E1, everywhere),
         SendStart(W1, E1, everywhere),
-        AttemptRuns(E1, NONE),
     ]
+    assert made.connected(W1, E1, 6.0) == []
+    assert made.connected(W0, E1, 7.0) == [AttemptRuns(E1, NONE)]
+
+
+def test_connected_of_another_attempt_does_not_count() -> None:
+    """C7."""
+    made = connecting()
+    assert made.connected(W0, E2, 6.0) == []
+    assert isinstance(made.phase, Connecting)
+    assert made.phase.owed == {W0, W1}
+
+
+def test_a_network_that_is_cut_is_waited_for_and_told_once() -> None:
+    """R1: nothing has begun, so nothing has failed; the restart strategy is not asked."""
+    made = failed()
+    for worker in (W0, W1):
+        made.dropped(worker, E1, 20.0)
+    made.tick(200.0)
+    made.claimed(E2, NONE, None, 201.0)
+    made.ready(W0, E2, {}, 202.0)
+    made.ready(W1, E2, {}, 203.0)
+    assert made.unreached(W0, E2, ("b",), 203.0 + CONNECT_PATIENCE_MS - 1) == []
+    told = made.unreached(W0, E2, ("b",), 203.0 + CONNECT_PATIENCE_MS)
+    assert told == [CannotConnect(E2, W0, ("b",))]
+    assert made.unreached(W0, E2, ("b",), 10_000.0) == []
+    assert made.tick(10_000_000.0) == [] and len(made.failures_ms) == 1
+    assert connect(made, E2, W0, W1) == [AttemptRuns(E2, NONE)]
+
+
+@pytest.mark.parametrize(("late_ms", "fails"), [(-1.0, False), (0.0, True)])
+def test_a_job_that_has_never_run_ends_where_workers_do_not_reach_each_other(
+    late_ms: float, fails: bool
+) -> None:
+    """There may be no way between them at all: whoever set it up has to know."""
+    made = connecting(slot_timeout_ms=30_000)
+    made.unreached(W1, E1, ("host a",), 4_000.0)
+    made.unreached(W1, E1, ("host a",), 9_000.0)
+    made.tick(30_005.0 + late_ms)
+    assert isinstance(made.phase, Ending) is fails
+    if isinstance(made.phase, Ending):
+        assert "no answer from host a" in made.phase.reason
+        assert "spark.penstock.data.ports" in made.phase.reason
+        assert "slot_timeout" in made.phase.reason
+
+
+def test_a_worker_that_is_lost_while_it_connects_fails_the_attempt() -> None:
+    """R1."""
+    made = connecting()
+    assert AttemptOver(E1) in made.left(W0, "killed", 6.0)
+    assert isinstance(made.phase, Gathering)
 
 
 def test_ready_of_another_attempt_or_of_a_stranger_does_not_count() -> None:
@@ -169,16 +239,53 @@ def test_too_few_workers_end_the_job_in_time_and_say_so() -> None:
     made = gathering(slot_timeout_ms=1_000)
     made.joined(W0, 0, 1.0)
     assert made.tick(999.0) == []
-    assert made.tick(1_000.0) == [SendLeave(W0)]
+    missing, leave = made.tick(1_000.0)
+    assert leave == SendLeave(W0)
     assert isinstance(made.phase, Ending)
+    assert missing == SlotsMissing(made.phase.reason, waits=False)
     assert "needs 2 workers" in made.phase.reason
-    assert "only 1 registered" in made.phase.reason
+    assert "only 1 registered within 1 s" in made.phase.reason
+    assert "slot_timeout=" in made.phase.reason
+
+
+@pytest.mark.parametrize("strategy", [restart.Fixed(attempts=1), restart.Exponential()])
+def test_a_job_that_has_run_waits_for_slots_as_long_as_it_takes(strategy: restart.Strategy) -> None:
+    """R1, I25: it is told after the slot timeout, and then after twice the time again and again."""
+    made = running(slot_timeout_ms=1_000, strategy=strategy)
+    made.left(W0, "its host is gone", 10.0)
+    made.dropped(W1, E1, 11.0)
+    told_s, now_ms = [], 10.0
+    while (now_ms := made.wake_ms(now_ms) or 10**9) < 40_000.0:
+        told_s += [now_ms // 1_000 for each in made.tick(now_ms) if isinstance(each, SlotsMissing)]
+    assert told_s in ([1, 2, 4, 8, 16, 32], [2, 3, 5, 9, 17, 33]), "from the end of the pause on"
+    assert isinstance(made.phase, Gathering)
+    assert made.joined(W2, max(made.launches), 50_000.0) == [ClaimAttempt()]
+
+
+def test_waiting_for_slots_says_how_many_are_there_and_since_when() -> None:
+    made = running(slot_timeout_ms=30_000)
+    made.launch_cancelled(0, "cancelled", 10.0)
+    made.dropped(W1, E1, 11.0)
+    (missing,) = [each for each in made.tick(30_010.0) if isinstance(each, SlotsMissing)]
+    assert missing.waits
+    assert "needs 2 workers" in missing.reason
+    assert "only 1 are there after 30 s" in missing.reason
+    assert "goes on" in missing.reason
+
+
+def test_an_attempt_that_never_ran_gives_no_right_to_wait_for_ever() -> None:
+    """Nobody knows yet whether the job fits on this Spark."""
+    made = deploying(slot_timeout_ms=1_000)
+    made.left(W0, "killed", 10.0)
+    made.dropped(W1, E1, 11.0)
+    made.tick(2_000.0)
+    assert isinstance(made.phase, Ending)
 
 
 def test_a_worker_lost_in_a_long_pause_between_attempts_is_waited_for() -> None:
     """R1, R2: the time for new workers begins when the pause of the restart strategy is over."""
     long = restart.Fixed(attempts=3, delay_ms=60_000)
-    made = running(slot_timeout_ms=1_000, strategy=long)
+    made = deploying(slot_timeout_ms=1_000, strategy=long)
     made.attempt_failed(E1, "boom", 10.0)
     made.dropped(W0, E1, 11.0)
     made.dropped(W1, E1, 11.0)
@@ -214,6 +321,7 @@ def test_a_spare_worker_takes_the_place_of_a_lost_one_at_once() -> None:
     made.claimed(E1, NONE, None, 2.0)
     made.ready(W0, E1, {}, 3.0)
     made.ready(W1, E1, {}, 3.0)
+    connect(made, E1, W0, W1)
     made.left(W0, "killed", 10.0)
     made.dropped(W1, E1, 11.0)
     assert made.tick(110.0) == [ClaimAttempt()]
@@ -413,7 +521,7 @@ def test_a_cancelled_worker_is_replaced_at_once_and_counts_for_no_strategy(
     made = running(strategy=strategy)
     assert made.launch_cancelled(0, "cancelled", 10.0) == [
         LaunchWorker(2),
-        AttemptOver(E1),
+        AttemptOver(E1, counts=False),
         SendDrop(W1, E1),
     ]
     assert made.dropped(W1, E1, 11.0) == []
@@ -560,11 +668,11 @@ def test_a_job_that_does_not_run_stops_as_soon_as_it_does(name: str) -> None:
         if name == "failed":
             made.dropped(worker, E1, 30.0)
     made.tick(2_000.0)
-    attempt = made.phase.attempt if isinstance(made.phase, Deploying) else E2
+    attempt = made.phase.attempt if isinstance(made.phase, Deploying | Connecting) else E2
     made.claimed(attempt, NONE, None, 2_001.0)
     made.ready(W0, attempt, {}, 2_002.0)
-    actions = made.ready(W1, attempt, {}, 2_003.0)
-    assert kinds(actions) == [SendStart, SendStart, AttemptRuns, RequestStop]
+    made.ready(W1, attempt, {}, 2_003.0)
+    assert connect(made, attempt, W0, W1) == [AttemptRuns(attempt, NONE), RequestStop()]
 
 
 def test_a_failure_while_stopping_stops_after_the_restart() -> None:
@@ -577,7 +685,8 @@ def test_a_failure_while_stopping_stops_after_the_restart() -> None:
     made.tick(200.0)
     made.claimed(E2, NONE, None, 201.0)
     made.ready(W0, E2, {}, 202.0)
-    assert RequestStop() in made.ready(W1, E2, {}, 203.0)
+    made.ready(W1, E2, {}, 203.0)
+    assert RequestStop() in connect(made, E2, W0, W1)
 
 
 def test_what_restores_a_final_snapshot_has_finished() -> None:
@@ -586,10 +695,10 @@ def test_what_restores_a_final_snapshot_has_finished() -> None:
     made.ready(W0, E1, {}, 4.0)
     actions = made.ready(W1, E1, {}, 5.0)
     assert kinds(actions) == [AttemptOver, SendLeave, SendLeave]
-    assert made.phase == Ending(Outcome.FINISHED, "", 5.0 + LEAVE_PATIENCE_MS)
+    assert made.phase == Ending(Outcome.FINISHED, "", 5.0 + LEAVE_PATIENCE_MS, ran=False)
 
 
-@pytest.mark.parametrize(("stopping", "phase"), [(True, Ending), (False, Running)])
+@pytest.mark.parametrize(("stopping", "phase"), [(True, Ending), (False, Connecting)])
 def test_what_restores_a_stop_snapshot_stops_only_if_it_was_being_stopped(
     stopping: bool, phase: type
 ) -> None:
@@ -629,6 +738,7 @@ def test_who_is_ready_in_the_last_moment_is_ready() -> None:
     made = deploying(deploy_timeout_ms=5_000)
     made.ready(W0, E1, {}, 4.0)
     made.ready(W1, E1, {}, 5_003.0)
+    connect(made, E1, W0, W1)
     assert isinstance(made.phase, Running)
     assert AttemptOver not in kinds(made.tick(100_000.0))
 
@@ -652,6 +762,7 @@ def test_a_hanging_deployment_is_tried_as_often_as_the_strategy_says() -> None:
         ("gathering", []),
         ("claiming", []),
         ("deploying", [SendDeploy, SendDeploy]),
+        ("connecting", [SendStart, SendStart]),
         ("running", []),
         ("failed", [SendDrop, SendDrop]),
         ("ending", [SendLeave, SendLeave]),
@@ -670,6 +781,7 @@ def test_a_worker_that_is_still_in_an_old_attempt_is_told_to_drop_it_again() -> 
     made.claimed(E2, NONE, None, 2_000.0)
     made.ready(W0, E2, {}, 2_001.0)
     made.ready(W2, E2, {}, 2_001.0)
+    connect(made, E2, W0, W2)
     assert isinstance(made.phase, Running)
     assert made.repeat() == [SendDrop(W1, E1)]
 
@@ -686,6 +798,9 @@ def test_every_phase_answers_every_event(name: str) -> None:
         lambda m: m.launch_cancelled(0, "cancelled", 99.0),
         lambda m: m.dropped(W0, E1, 99.0),
         lambda m: m.ready(W0, E1, {}, 99.0),
+        lambda m: m.connected(W0, E1, 99.0),
+        lambda m: m.crowded([0], 99.0),
+        lambda m: m.unreached(W0, E1, ("b",), 99.0),
         lambda m: m.claimed(E2, NONE, None, 99.0),
         lambda m: m.claim_failed("no", False, 99.0),
         lambda m: m.attempt_failed(E1, "no", 99.0),
@@ -700,3 +815,71 @@ def test_every_phase_answers_every_event(name: str) -> None:
         assert kinds(actions).count(ClaimAttempt) <= 1
         wake_ms = made.wake_ms(99.0)
         assert wake_ms is None or wake_ms > 99.0
+
+
+# ---- poison rows
+
+
+def again(made: JobMachine, attempt: int, now_ms: float) -> None:
+    """The next attempt runs."""
+    made.dropped(W0, AttemptId(attempt), now_ms)
+    made.dropped(W1, AttemptId(attempt), now_ms)
+    made.tick(now_ms)
+    made.claimed(AttemptId(attempt + 1), NONE, None, now_ms)
+    made.ready(W0, AttemptId(attempt + 1), {}, now_ms)
+    made.ready(W1, AttemptId(attempt + 1), {}, now_ms)
+    made.connected(W0, AttemptId(attempt + 1), now_ms)
+    made.connected(W1, AttemptId(attempt + 1), now_ms)
+    assert isinstance(made.phase, Running)
+
+
+@pytest.mark.parametrize(
+    ("ran_ms", "progressed", "ends"),
+    [(10.0, True, True), (2.0 * RAN_WELL_MS, False, True), (RAN_WELL_MS, True, False)],
+)
+def test_the_same_failure_ends_the_job_unless_an_attempt_ran_well_in_between(
+    ran_ms: float, progressed: bool, ends: bool
+) -> None:
+    """R2: well is a checkpoint and a minute; a checkpoint alone may lie before the row, a minute alone too."""
+    made = running(strategy=restart.Exponential(0, 1, same_failures_max=2))
+    now_ms = 10.0
+    made.attempt_failed(E1, "bad", now_ms, what="x")
+    again(made, 1, now_ms := now_ms + 10)
+    made.attempt_failed(E2, "bad", now_ms + ran_ms, what="x", progressed=progressed)
+    assert isinstance(made.phase, Ending) is ends
+    if isinstance(made.phase, Ending):
+        assert made.phase.reason.startswith("bad (the same failure came 2 times in a row")
+
+
+# ---- launches that go nowhere, and workers in the wrong place
+
+
+def test_a_launch_that_brings_nobody_is_made_again_with_growing_patience() -> None:
+    """R1: it may have gone to a host that is not there any more."""
+    made = failed()
+    made.left(W0, "host gone", 20.0)
+    (_, relaunched) = made.tick(20.0 + REJOIN_PATIENCE_MS)
+    now_ms = 20.0 + REJOIN_PATIENCE_MS
+    for patience_ms in (SILENT_PATIENCE_MS, 2 * SILENT_PATIENCE_MS, 4 * SILENT_PATIENCE_MS):
+        assert isinstance(relaunched, LaunchWorker)
+        assert CancelLaunch not in kinds(made.tick(now_ms + patience_ms - 1))
+        now_ms += patience_ms
+        cancelled, relaunched = made.tick(now_ms)[:2]
+        assert isinstance(cancelled, CancelLaunch)
+
+
+def test_a_job_that_has_never_run_waits_for_its_launches_until_the_slot_timeout() -> None:
+    """Spark may still be getting the resources."""
+    made = gathering(slot_timeout_ms=10**9)
+    assert made.tick(10.0**8) == []
+
+
+def test_workers_that_crowd_are_launched_anew_between_two_attempts() -> None:
+    made = failed()
+    assert made.crowded([1], 20.0) == [CancelLaunch(1), LaunchWorker(2)]
+    assert set(made.members) == {W0}
+    assert made.crowded([1], 21.0) == []
+
+
+def test_nobody_is_moved_while_the_job_runs() -> None:
+    assert running().crowded([1], 20.0) == []

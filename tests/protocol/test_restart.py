@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 
 from penstock.protocol.restart import (
+    REPEATS_KEPT,
     Exponential,
     Fixed,
     GiveUp,
     Never,
     Rate,
+    Repeats,
     RestartAfter,
     Strategy,
     decide,
@@ -63,3 +65,49 @@ def test_giving_up_says_why(strategy: Strategy) -> None:
     decision = decide(strategy, [0.0])
     assert isinstance(decision, GiveUp)
     assert decision.reason
+
+
+# ---- poison rows
+
+
+def repeated(*whats: str, ran_well: bool = False) -> Repeats:
+    made = Repeats()
+    for what in whats:
+        made = made.after(what, ran_well=ran_well)
+    return made
+
+
+def test_the_same_failure_again_and_again_ends_the_job() -> None:
+    """R2: with the default delays after about half a minute."""
+    strategy = Exponential()
+    assert isinstance(decide(strategy, [0.0] * 9, repeated(*["x"] * 9)), RestartAfter)
+    decision = decide(strategy, [0.0] * 10, repeated(*["x"] * 10))
+    assert isinstance(decision, GiveUp)
+    assert "the same failure came 10 times in a row" in decision.reason
+    assert "same_failures=None" in decision.reason
+
+
+def test_one_that_is_asked_to_try_for_ever_does() -> None:
+    strategy = Exponential(same_failures_max=None)
+    assert isinstance(decide(strategy, [0.0] * 99, repeated(*["x"] * 99)), RestartAfter)
+
+
+def test_failures_that_are_not_about_rows_are_not_counted_and_disturb_no_count() -> None:
+    """A lost worker between two failures at a poison row does not make the row good."""
+    assert repeated("", "", "").count == 0
+    assert repeated("x", "", "x", "").count == 0
+    assert repeated("x", "", "x", "", "x").count == 3
+
+
+def test_two_failures_that_take_turns_are_counted_each() -> None:
+    """Two subtasks with a poison row each: whichever is faster ends the attempt."""
+    assert repeated("x", "y", "x", "y", "x").count == 3
+
+
+def test_an_attempt_that_ran_well_begins_the_count_anew() -> None:
+    assert repeated("x", "x").after("x", ran_well=True).count == 1
+
+
+def test_the_count_is_bounded() -> None:
+    many = repeated(*(str(i) for i in range(3 * REPEATS_KEPT)))
+    assert len(many.counts) <= REPEATS_KEPT

@@ -7,6 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from penstock.shells.sim.world import World
+from tests.sim.kit import finished_world
+
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
@@ -16,3 +19,12 @@ def quiet() -> Iterator[None]:
     log.setLevel(logging.CRITICAL)
     yield
     log.setLevel(before)
+
+
+@pytest.fixture
+def after() -> World:
+    """A finished run, nothing wrong with it."""
+    found = finished_world()
+    found.checkers.at_end()
+    assert found.problem is None
+    return found

@@ -6,87 +6,30 @@ The history is a real one, of a calm run of the simulator: everything in it is r
 from __future__ import annotations
 
 from dataclasses import replace
-from random import Random
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from penstock.connectors.base import SinkContext
 from penstock.ports.channel import Barrier, Batch, End
 from penstock.protocol.ids import AttemptId, CheckpointId, SlotId
-from penstock.protocol.messages import Committed, Deploy, Notify, SnapshotKind, Trigger
+from penstock.protocol.messages import Abort, Committed, Deploy, Notify, SnapshotKind, Sync, Trigger
 from penstock.shells.sim import cuts, world
-from penstock.shells.sim.faults import Faults
-from penstock.shells.sim.outside import Transaction, batch_of
-from penstock.shells.sim.scenario import Drawn, draw_everything
+from penstock.shells.sim.outside import SCHEMA, Transaction, batch_of
 from penstock.shells.sim.world import Violation, World
-from penstock.wire import manifest as manifests
-from penstock.wire import paths
+from penstock.wire import paths, records
 from penstock.wire.manifest import Manifest
-
-
-def calm(_world: World, rng: Random) -> Drawn:
-    """What the seed draws, without faults; every snapshot is kept, and all is aligned."""
-    drawn = draw_everything(_world, rng)
-    coordinator = replace(
-        drawn.settings.coordinator, unaligned=False, aligned_timeout_ms=None, keep=100
-    )
-    settings = replace(drawn.settings, coordinator=coordinator, inline_bytes_max=0)
-    return replace(drawn, faults=Faults(), exactly_once=True, durable=True, settings=settings)
-
-
-def finished_world() -> World:
-    """A calm run with rows and an aggregate, several checkpoints and several transactions."""
-    for seed in range(500):
-        found = World(seed, draw=calm)
-        if not (found.scenario.expected and found.scenario.aggregates):
-            continue
-        found.run()
-        if len(found.checkers.manifests) >= 3 and len(found.table.visible) >= 4:
-            return found
-    raise AssertionError("no seed has such a run any more")
-
-
-@pytest.fixture
-def after() -> World:
-    """A finished run, nothing wrong with it."""
-    found = finished_world()
-    found.checkers.at_end()
-    assert found.problem is None
-    return found
-
-
-def invariant(found: World) -> str:
-    return (found.problem or "none").partition(":")[0]
-
-
-def newest(found: World) -> Manifest:
-    return found.checkers.manifests[max(found.checkers.manifests)]
-
-
-def with_state(found: World) -> Manifest:
-    """A checkpoint that has a state file."""
-    return next(m for m in found.checkers.manifests.values() if m.files)
-
-
-def create(found: World, manifest: Manifest) -> str:
-    """The checkpoint comes to exist; what do the checkers say?"""
-    found.checkers.on_created(paths.metadata(manifest.checkpoint), manifests.encode(manifest))
-    return invariant(found)
-
-
-def judged(found: World) -> str:
-    found.checkers.at_end()
-    return invariant(found)
-
-
-def any_transaction(found: World) -> tuple[str, Transaction]:
-    return next(
-        (name, entry)
-        for name, entry in found.table.visible.items()
-        if entry.operator in found.scenario.expected
-    )
-
+from tests.sim.kit import (
+    DRIVER,
+    any_transaction,
+    calm,
+    create,
+    invariant,
+    judged,
+    newest,
+    with_state,
+)
 
 # ---- output
 
@@ -122,13 +65,6 @@ def test_rows_that_change_places_break_i4() -> None:
     assert list(cuts.out_of_order(source, [early, late])) == []
     swapped = [replace(early, checkpoint=1), replace(late, checkpoint=0)]
     assert list(cuts.out_of_order(source, swapped)) == [(ids[1], ids[0])]
-
-
-def test_a_transaction_that_nobody_ended_breaks_i11(after: World) -> None:
-    """I11."""
-    _, entry = any_transaction(after)
-    after.table.prepared["forgotten"] = entry
-    assert judged(after) == "I11"
 
 
 # ---- checkpoints
@@ -176,53 +112,6 @@ def test_metadata_that_is_written_over_breaks_i5(after: World) -> None:
     assert invariant(after) == "I5"
 
 
-def test_a_snapshot_that_ends_twice_breaks_i6(after: World) -> None:
-    """I6."""
-    driver = after.cluster.drivers[-1]
-    done = driver.manager.history.checkpoints[0]
-    other: Any = "aborted" if done.status == "completed" else "completed"
-    changed: Any = SimpleNamespace(
-        number=driver.number,
-        manager=SimpleNamespace(
-            coordinator=driver.manager.coordinator,
-            history=SimpleNamespace(checkpoints=[replace(done, status=other)]),
-            outcome=None,
-        ),
-    )
-    after.checkers.after_driver(driver)
-    assert after.problem is None
-    after.checkers.after_driver(changed)
-    assert invariant(after) == "I6"
-
-
-def pending_driver(found: World, pending: int, completed: int) -> Any:
-    """A driver that has so many snapshots pending, the first with id 1."""
-    ids = [CheckpointId(n) for n in range(1, pending + 1)]
-    coordinator = SimpleNamespace(
-        unfinished=ids,
-        config=found.settings.coordinator,
-        live=lambda: [SimpleNamespace(checkpoint=n) for n in ids],
-        newest_completed=CheckpointId(completed),
-    )
-    history = SimpleNamespace(checkpoints=[])
-    manager = SimpleNamespace(coordinator=coordinator, history=history, outcome=None)
-    return SimpleNamespace(number=0, manager=manager)
-
-
-def test_a_pending_snapshot_older_than_a_complete_one_breaks_i8(after: World) -> None:
-    """I8."""
-    after.checkers.after_driver(pending_driver(after, 1, completed=0))
-    assert after.problem is None
-    after.checkers.after_driver(pending_driver(after, 1, completed=2))
-    assert invariant(after) == "I8"
-
-
-def test_more_pending_snapshots_than_allowed_break_i26(after: World) -> None:
-    """I26."""
-    after.checkers.after_driver(pending_driver(after, 9, completed=0))
-    assert invariant(after) == "I26"
-
-
 # ---- messages
 
 
@@ -232,21 +121,34 @@ def trigger(checkpoint: int) -> Trigger:
 
 def test_an_id_that_goes_back_breaks_i7(after: World) -> None:
     """I7."""
-    after.checkers.on_sent(7, trigger(902))
-    after.checkers.on_sent(7, trigger(901))
+    after.checkers.on_sent(0, trigger(902))
+    after.checkers.on_sent(0, Abort(AttemptId(1), CheckpointId(902)))
+    assert after.problem is None
+    after.checkers.on_sent(0, trigger(901))
     assert invariant(after) == "I7"
 
 
 def test_an_id_of_two_drivers_breaks_i7(after: World) -> None:
     """I7."""
-    after.checkers.on_sent(7, trigger(901))
-    after.checkers.on_sent(8, trigger(901))
+    after.cluster.drivers *= 2
+    after.checkers.on_sent(0, trigger(901))
+    assert after.problem is None
+    after.checkers.on_sent(1, trigger(901))
     assert invariant(after) == "I7"
 
 
 def test_a_notice_before_the_metadata_breaks_i9(after: World) -> None:
     """I9."""
     after.checkers.on_sent(0, Notify(AttemptId(1), CheckpointId(901)))
+    assert invariant(after) == "I9"
+
+
+def test_a_table_that_calls_a_snapshot_complete_before_its_metadata_breaks_i9(after: World) -> None:
+    """I9."""
+    told = Sync(AttemptId(1), (), CheckpointId(901), newest(after).checkpoint)
+    after.checkers.on_sent(0, told)
+    assert after.problem is None
+    after.checkers.on_sent(0, replace(told, completed=CheckpointId(901)))
     assert invariant(after) == "I9"
 
 
@@ -265,8 +167,46 @@ def test_a_worker_that_lies_about_its_commits_breaks_i10(after: World) -> None:
                     after.table.visible.clear()
                     slot = SlotId(snapshot.subtask.index)
                     told = Committed(AttemptId(1), slot, manifest.checkpoint)
-                    after.checkers.on_answer(told)
+                    after.checkers.on_answer(0, told)
     assert invariant(after) == "I10"
+
+
+def test_a_transaction_that_becomes_visible_a_second_time_breaks_i10(after: World) -> None:
+    """I10, bug-F17: a name that is used again, and the rows with it."""
+    name, entry = any_transaction(after)
+    after.table.prepared[name] = entry
+    committer_of(after, entry).commit(name)
+    assert invariant(after) == "I10"
+    assert after.table.effects[name] == 2
+
+
+def test_a_commit_that_is_repeated_after_a_failure_is_none_more(after: World) -> None:
+    """I10: any number of calls, by any process, one effect."""
+    name, entry = any_transaction(after)
+    committer_of(after, entry).commit(name)
+    committer_of(after, entry).commit(name)
+    assert judged(after) == "none"
+
+
+def test_a_commit_that_is_repeated_though_nothing_failed_breaks_i10(after: World) -> None:
+    """I10: a committer that has done it need not be able to do it again."""
+    name, entry = any_transaction(after)
+    committer = committer_of(after, entry)
+    committer.commit(name)
+    committer.commit(name)
+    assert invariant(after) == "I10"
+
+
+def test_a_promise_that_is_not_kept_breaks_i10(after: World) -> None:
+    """I10: every transaction that a checkpoint lists was made visible once."""
+    after.table.effects[any_transaction(after)[0]] = 0
+    assert judged(after) == "I10"
+
+
+def committer_of(found: World, entry: Transaction) -> Any:
+    sink = found.scenario.sinks[entry.operator]
+    place = SinkContext("job", entry.operator, entry.index, 1, 9, SCHEMA, lambda _: None)
+    return sink.committer(place)
 
 
 def deploy(found: World, restored: Manifest | None) -> Deploy:
@@ -293,6 +233,25 @@ def test_going_back_behind_what_was_told_breaks_i7(after: World) -> None:
     assert invariant(after) == "I7"
 
 
+def test_passing_over_a_sound_checkpoint_breaks_i7(after: World) -> None:
+    """I7: of what a driver sees it takes the newest, whether or not anybody was told of it."""
+    after.checkers.on_listed(DRIVER, after.disk.list())
+    after.checkers.on_created(DRIVER, *restored_record(after, newest(after).checkpoint))
+    assert after.problem is None
+    after.checkers.on_created(DRIVER, *restored_record(after, CheckpointId(0)))
+    assert invariant(after) == "I7"
+
+
+def test_what_a_driver_could_not_see_is_not_passed_over(after: World) -> None:
+    """I7: another one wrote it behind its back, and will find that it was overtaken."""
+    gone = paths.metadata(newest(after).checkpoint)
+    before = [name for name in after.disk.list() if name != gone]
+    after.checkers.on_listed(DRIVER, before)
+    older = CheckpointId(sorted(after.checkers.manifests)[-2])
+    after.checkers.on_created(DRIVER, *restored_record(after, older))
+    assert after.problem is None
+
+
 def test_restoring_something_else_breaks_i24(after: World) -> None:
     """I24."""
     right = deploy(after, newest(after))
@@ -301,16 +260,14 @@ def test_restoring_something_else_breaks_i24(after: World) -> None:
 
 
 def left_behind(found: World) -> None:
-    """A later attempt begins with nothing."""
-    record = manifests_record(found)
-    found.checkers.on_created(*record)
+    """A later attempt begins with nothing, because it sees nothing."""
+    found.checkers.on_listed(DRIVER, [])
+    found.checkers.on_created(DRIVER, *restored_record(found, CheckpointId(0)))
 
 
-def manifests_record(found: World) -> tuple[str, bytes]:
-    from penstock.wire import records
-
+def restored_record(found: World, restored: CheckpointId) -> tuple[str, bytes]:
     attempt = AttemptId(found.checkers.newest_attempt + 1)
-    record = records.RestoredRecord(attempt, CheckpointId(0), CheckpointId(900), CheckpointId(800))
+    record = records.RestoredRecord(attempt, restored, CheckpointId(900), CheckpointId(800))
     return paths.restored(attempt), records.encode_restored(record)
 
 
@@ -324,6 +281,7 @@ def test_a_notice_of_a_void_checkpoint_breaks_i18(after: World) -> None:
 def test_a_commit_of_a_void_checkpoint_breaks_i18(after: World) -> None:
     """I18."""
     left_behind(after)
+    after.table.effects.clear()
     after.checkers.on_commit(any_transaction(after)[0])
     assert invariant(after) == "I18"
 
@@ -333,21 +291,14 @@ def test_a_commit_of_a_void_checkpoint_breaks_i18(after: World) -> None:
 
 def test_deleting_a_file_of_a_checkpoint_that_exists_breaks_i12(after: World) -> None:
     """I12."""
-    after.checkers.on_deleted(next(iter(with_state(after).files)))
+    after.checkers.on_deleted(DRIVER, next(iter(with_state(after).files)))
     assert invariant(after) == "I12"
 
 
 def test_deleting_a_checkpoint_that_is_to_be_kept_breaks_i12(after: World) -> None:
     """I12."""
-    after.checkers.on_deleted(paths.metadata(newest(after).checkpoint))
+    after.checkers.on_deleted(DRIVER, paths.metadata(newest(after).checkpoint))
     assert invariant(after) == "I12"
-
-
-def test_a_file_that_is_left_breaks_i13(after: World) -> None:
-    """I13."""
-    after.disk.write("chk-900/0-1", [b"left"])
-    after.checkers.written_ms["chk-900/0-1"] = 0.0
-    assert judged(after) == "I13"
 
 
 def test_a_key_in_two_subtasks_breaks_i15(after: World) -> None:

@@ -10,7 +10,8 @@ from penstock.protocol.phases import Outcome
 from penstock.shells.sim.scenario import Draw, Drawn, draw_everything
 from penstock.shells.sim.world import World
 
-SEEDS = range(60)
+SEEDS = (*range(60), 669, 797)
+"""The last two once found damage that struck before anybody was told of the checkpoint."""
 
 
 def damaging(idempotent: bool) -> Draw:
@@ -31,7 +32,7 @@ def damaged_worlds(idempotent: bool) -> Iterator[World]:
     for seed in SEEDS:
         world = World(seed, draw=damaging(idempotent))
         world.run()
-        if world.damaged and world.durable:
+        if world.harmed and world.durable:
             yield world
 
 

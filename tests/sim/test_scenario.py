@@ -10,6 +10,7 @@ import pytest
 
 from penstock.plan.graph import Broadcast, LogicalGraph, Node
 from penstock.shells.sim import scenario
+from penstock.shells.sim.inflight import copies_to
 from penstock.shells.sim.runner import run_seed
 from penstock.shells.sim.scenario import FlakyMap, Scenario
 from penstock.shells.sim.world import World
@@ -91,3 +92,13 @@ def test_the_shape_has_dice_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     before = [drawn(seed).describe() for seed in plain]
     monkeypatch.setattr(scenario, "DIAMONDS", 0.0)
     assert [drawn(seed).describe() for seed in plain] == before
+
+
+def test_rows_that_are_copied_dozens_of_times_have_time_to_let_a_barrier_through() -> None:
+    """I25: with a timeout of 150 ms no checkpoint of this one ever completed."""
+    copied = World(602210)
+    graph = copied.scenario.graph
+    assert copies_to(graph, "sink-6", copied.scenario.parallelism, "source-0") == 36
+    assert copied.settings.coordinator.timeout_ms == scenario.LONG_TIMEOUT_MS
+    timeouts = {World(seed).settings.coordinator.timeout_ms for seed in SEEDS}
+    assert timeouts == {150, scenario.LONG_TIMEOUT_MS}, "others stay quick"

@@ -28,7 +28,7 @@ def main() -> None:
     events = Events(workers)
     for launch in range(3):
         workers.launch(launch, f"worker {launch + 1} of 3")
-    joined = [events.take(Joined, within_s=60, launch=launch) for launch in range(3)]
+    joined = [events.take(Joined, launch=launch) for launch in range(3)]
     parents = []
     for worker in joined:
         workers.send(worker.worker, ASK)
@@ -37,7 +37,7 @@ def main() -> None:
             parents.append(int(told.metrics["parent"]))
     print("daemons", *parents, flush=True)
     os.kill(joined[1].pid, signal.SIGKILL)
-    again = events.take(Joined, within_s=60)
+    again = events.take(Joined)
     print("again", again.launch, flush=True)
     workers.close()
     spark.stop()

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from penstock.shells.spark.session import executors
+from penstock.shells.spark.executors import executors
 from tests.spark.ends import until
 
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -40,7 +40,7 @@ def session(master: str, settings: Mapping[str, str] | None = None) -> Any:
 def local_cluster(count: int, settings: Mapping[str, str] | None = None) -> Any:
     """So many executors of two cores each, all of them there."""
     made = session(f"local-cluster[{count},2,1024]", settings)
-    until(lambda: len(executors(made.sparkContext)) == count, within_s=90)
+    until(lambda: len(executors(made.sparkContext)) == count)
     return made
 
 
@@ -60,7 +60,7 @@ def cluster_of_hosts(
     SparkContext._ensure_initialized(conf=conf)
     conf.setMaster(_start_cluster(SparkContext._jvm, hosts, work))
     made = SparkSession(SparkContext(conf=conf))
-    until(lambda: len(executors(made.sparkContext)) == len(hosts), within_s=90)
+    until(lambda: len(executors(made.sparkContext)) == len(hosts))
     return made
 
 

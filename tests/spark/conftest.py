@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from penstock.shells.spark.session import local_session, release_session, slots_of
+from penstock.shells.spark.executors import slots_of
+from penstock.shells.spark.session import local_session, release_session
 from penstock.shells.spark.workers import SparkWorkers
 
 SLOTS = 6
@@ -29,6 +32,15 @@ def spark(_sparks_end: None) -> Iterator[Any]:
         session = local_session(SLOTS, "tests")
     yield session
     release_session("tests")
+
+
+@pytest.fixture
+def draw() -> random.Random:
+    """Another schedule every time, told where a test fails; CHAOS_SEED plays one again, as far as real processes can
+    be made to."""
+    seed = int(os.environ.get("CHAOS_SEED", random.randrange(10**9)))
+    print(f"CHAOS_SEED={seed}")
+    return random.Random(seed)
 
 
 def _stop_spark() -> None:

@@ -10,29 +10,31 @@ from typing import Any
 import pytest
 
 from penstock.ports.control import ControlEvent
-from penstock.shells.spark import control_server
+from penstock.shells.spark import control_server, start
+from penstock.shells.spark.clock import RealClock
 from penstock.shells.spark.control_client import ControlClient, register
 from penstock.shells.spark.control_server import Addresses, ControlServer
 from penstock.shells.spark.host import SparkHost
 from penstock.shells.spark.invitation import Invitation
 from penstock.shells.spark.network import TcpData
-from penstock.shells.spark.socket_dir import SocketDir
 from penstock.shells.spark.sockets import new_context
 from penstock.shells.spark.versions import versions
 
 LOOPBACK = Addresses("127.0.0.1", "127.0.0.1")
+PATIENCE_S = 180.0
+"""How long a test waits for something at most. Waits end with what they wait for; a machine that is ten times slower,
+or busy with other work, must not make a test fail."""
 
 
 @contextmanager
 def a_host(*, tcp: bool = False) -> Iterator[SparkHost]:
-    context, directory = new_context(), SocketDir()
-    host = SparkHost(context, directory, TcpData("127.0.0.1", only=True) if tcp else None)
+    context = new_context()
+    host = SparkHost(context, TcpData("127.0.0.1", only=True) if tcp else None)
     try:
         yield host
     finally:
         host.close()
         context.destroy(linger=0)
-        directory.close()
 
 
 @contextmanager
@@ -51,7 +53,7 @@ class Events:
         self.workers = workers
         self.seen: list[ControlEvent] = []
 
-    def take(self, kind: type, within_s: float = 15.0, **fields: Any) -> Any:
+    def take(self, kind: type, within_s: float = PATIENCE_S, **fields: Any) -> Any:
         """The next event of this kind (with these values); others stay for later."""
         end_s = time.monotonic() + within_s
         while True:
@@ -67,13 +69,32 @@ class Events:
             self.workers.wait(50)
 
 
+class ClockAhead(RealClock):
+    """The machine's clock, which a test can set forward: a limit of minutes is over when the test says so."""
+
+    def __init__(self) -> None:
+        self.ahead_ms = 0.0
+
+    def monotonic_ms(self) -> float:
+        return super().monotonic_ms() + self.ahead_ms
+
+
+def clock_of_jobs(monkeypatch: pytest.MonkeyPatch) -> ClockAhead:
+    """Drives the jobs that are started from now on."""
+    clock = ClockAhead()
+    monkeypatch.setattr(start, "RealClock", lambda: clock)
+    return clock
+
+
 def on_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on the driver sees no process of its workers, as if they ran elsewhere."""
     monkeypatch.setattr(control_server, "find", lambda pid, numbered_by: None)
 
 
 def until(
-    condition: Callable[[], bool], within_s: float = 10.0, tick: Callable[[], Any] | None = None
+    condition: Callable[[], bool],
+    within_s: float = PATIENCE_S,
+    tick: Callable[[], Any] | None = None,
 ) -> None:
     """Waits for a condition; `tick` is what moves things on, and waits a little itself."""
     import threading
@@ -98,9 +119,9 @@ def joined(
 
     def enter() -> None:
         try:
-            result.append(
-                register(context, invitation, options.pop("versions", None) or versions())
-            )
+            own = options.pop("versions", None) or versions()
+            named = options.pop("process", "")
+            result.append(register(context, invitation, own, process=named))
         except BaseException as error:
             result.append(error)
 

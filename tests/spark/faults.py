@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -42,12 +43,31 @@ class Fault:
         return Path(self.flag).exists()
 
 
+class FirstTimes(Fault):
+    """Raises the first few times that it is reached."""
+
+    def __init__(self, flag: Path, times: int) -> None:
+        super().__init__(flag)
+        self.times = times
+
+    def reached(self, where: str) -> None:
+        if any(once(f"{self.flag}-{n}") for n in range(self.times)):
+            raise ValueError(f"the {where} hit a bump")
+
+
 class Death(Fault):
     """The process kills itself, once."""
 
     def reached(self, where: str) -> None:
         if once(self.flag):
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Dawdle(Fault):
+    """Takes its time, always: a kill at a random moment often comes in between."""
+
+    def reached(self, where: str) -> None:
+        time.sleep(0.08)
 
 
 class Hang(Fault):

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 import penstock as pen
-from tests.spark.ends import until
+from tests.spark.ends import PATIENCE_S, until
 
 SCHEMA = "i BIGINT, k BIGINT, v BIGINT"
 NUMBERED = "k BIGINT, i BIGINT, nth BIGINT"
@@ -35,7 +35,10 @@ KEYS = 17
 
 def numbers(start: int, n: int) -> pa.RecordBatch:
     """Rows i, a key of i, a value of i."""
-    i = np.arange(start, start + n, dtype=np.int64)
+    return rows_of(np.arange(start, start + n, dtype=np.int64))
+
+
+def rows_of(i: Any) -> pa.RecordBatch:
     columns = [pa.array(i), pa.array(key_of(i)), pa.array(value_of(i))]
     return pa.RecordBatch.from_arrays(columns, names=["i", "k", "v"])
 
@@ -74,9 +77,9 @@ def totals(stream: pen.Stream) -> pen.Stream:
     return stream.key_by("k").agg(n=pen.count(), total=pen.sum("v")).named("totals")
 
 
-def to_files(folder: Path, rows: int | None, rate: float | None) -> pen.Pipeline:
+def to_files(folder: Path, stream: pen.Stream) -> pen.Pipeline:
     """The program that several drivers run: numbered rows into files."""
-    return count_up(source(rows, rate)).to(pen.FileSink(str(folder)), name="files")
+    return count_up(stream).to(pen.FileSink(str(folder)), name="files")
 
 
 def fold(rows: Iterable[int]) -> dict[int, tuple[int, int]]:
@@ -86,12 +89,6 @@ def fold(rows: Iterable[int]) -> dict[int, tuple[int, int]]:
         n, total = result.get(key_of(i), (0, 0))
         result[key_of(i)] = (n + 1, total + value_of(i))
     return result
-
-
-def slowly(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """An operator that takes so long that rows pile up before it: 40,000 a second."""
-    time.sleep(batch.num_rows / 40_000)
-    return batch
 
 
 # ---- checks
@@ -155,25 +152,32 @@ def restarts(job: pen.Job) -> int:
     return int(job.metrics()["penstock_restarts_total"])
 
 
-def finish(job: pen.Job, within_s: float = 60.0) -> None:
+def rows_in(job: pen.Job, operator: str) -> float:
+    """The rows that an operator took in this attempt, as far as its workers have told."""
+    return job.metrics().get(f'penstock_records_in_total{{operator="{operator}"}}', 0)
+
+
+def finish(job: pen.Job, within_s: float = PATIENCE_S) -> None:
     """Waits for the end; a job that does not come to it is cancelled and described."""
     if job.await_termination(within_s):
         return
     told = f"{job!r} after {within_s} s; {job.metrics()}; {job.exceptions[:3]}; {job.checkpoints()[:3]}"
-    job.cancel(10)
+    job.cancel(PATIENCE_S)
     raise AssertionError(told)
 
 
-def more_checkpoints(job: pen.Job, n: int = 1, within_s: float = 30.0) -> None:
+def more_checkpoints(job: pen.Job, n: int = 1, within_s: float = PATIENCE_S) -> None:
     """Waits until n more checkpoints of this job are complete."""
     wanted = completed(job) + n
     until_job(job, lambda: completed(job) >= wanted, within_s)
 
 
-def until_job(job: pen.Job, condition: Callable[[], bool], within_s: float = 30.0) -> None:
+def until_job(job: pen.Job, condition: Callable[[], bool], within_s: float = PATIENCE_S) -> None:
     """Waits for a condition, not longer than the job runs."""
     until(lambda: condition() or ended(job), within_s)
-    assert condition(), f"{job!r} ended first: {job.exceptions[:2]}"
+    if not condition():
+        job.await_termination()  # raises, where it has failed
+        raise AssertionError(f"{job!r} ended first: {job.exceptions[:2]}")
 
 
 def ended(job: pen.Job) -> bool:
@@ -187,7 +191,7 @@ def running(job: pen.Job) -> Iterator[pen.Job]:
         yield job
     finally:
         if not ended(job):
-            job.cancel(15)
+            job.cancel(PATIENCE_S)
 
 
 # ---- worker processes
@@ -225,7 +229,15 @@ def runs(pid: int) -> bool:
 
 
 def kill(pid: int, with_signal: int = signal.SIGKILL) -> None:
-    os.kill(pid, with_signal)
+    """A process that is gone by now is none to kill."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, with_signal)
+
+
+def let_pass(seconds: float) -> None:
+    """Lets time pass, where what happens when is the very thing that is drawn."""
+    end_s = time.monotonic() + seconds
+    until(lambda: time.monotonic() >= end_s)
 
 
 # ---- traces

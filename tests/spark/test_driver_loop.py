@@ -13,6 +13,7 @@ from penstock.protocol.ids import CheckpointId
 from penstock.protocol.messages import SnapshotKind
 from penstock.shells.spark.driver_loop import DriverLoop
 from tests.engine.kit import ListSink, NumberSource, pipeline
+from tests.engine.whole_job import Job
 
 KIND = SnapshotKind.CHECKPOINT
 
@@ -40,3 +41,35 @@ def test_a_checkpoint_on_request_is_a_new_one_and_not_one_from_the_past() -> Non
     loop = DriverLoop("job", "job", manager, workers, nothing, nothing, lambda: None, True)
     assert loop.trigger_checkpoint(5.0).id == 104
     assert loop.checkpoint_summary().aborted == 1
+
+
+def test_a_job_that_never_ran_says_that_it_starts_until_all_of_it_is_gone() -> None:
+    """I27: `running` would be wrong, and `failed` too early: somebody may wait for the cores."""
+    job = Job(NumberSource(10), ListSink(), slot_timeout_ms=50)
+    job.workers.workers.clear()
+    job.workers.events.clear()
+    nothing: Any = None
+    workers: Any = job.workers
+    loop = DriverLoop("job", "job", job.manager, workers, nothing, nothing, lambda: None, True)
+    loop._publish(job.manager.status)
+    job.run()
+    loop._publish(job.manager.status)
+    assert loop.status() == "starting"
+    loop._over.set()
+    assert loop.status() == "failed"
+
+
+def test_the_last_checkpoint_that_completed_is_among_the_numbers() -> None:
+    """U2, C6: how long it took and how large it is; one that is pending or aborted does not count."""
+    job = Job(NumberSource(10**9), ListSink())
+    workers: Any = job.workers
+    nothing: Any = None
+    loop = DriverLoop("job", "job", job.manager, workers, nothing, nothing, lambda: None, True)
+    assert "penstock_last_checkpoint_seconds" not in loop.metrics()
+    job.until(job.completed(2))
+    newest = next(i for i in job.manager.history.checkpoints if i.status == "completed")
+    numbers = loop.metrics()
+    assert newest.duration_ms is not None
+    assert numbers["penstock_last_checkpoint_seconds"] == newest.duration_ms / 1_000
+    assert numbers["penstock_last_checkpoint_bytes"] == newest.bytes_full
+    assert numbers["penstock_restarts_total"] == 0

@@ -10,9 +10,10 @@ import pytest
 
 import penstock as pen
 from tests.spark import jobs
+from tests.spark.taps import Tap
 
 pytestmark = pytest.mark.spark
-ROWS, RATE = 5_000, 2_500
+ROWS = 5_000
 
 
 def cancel_all(context: Any) -> None:
@@ -39,13 +40,15 @@ def test_cancelled_workers_are_replaced_even_where_no_restart_is_allowed(
     """R1, R2, I1, I2: no restart is counted, the output is whole, and the history says what happened."""
     sink = pen.CollectSink()
     chk = jobs.config(tmp_path / "chk")
-    pipeline = jobs.count_up(jobs.source(ROWS, RATE)).to(sink)
+    tap = Tap(tmp_path / "end", rate=2_500, held=ROWS - 500)
+    pipeline = jobs.count_up(tap.stream()).to(sink)
     job = pipeline.start(spark, parallelism=2, checkpoint=chk, restart=pen.NoRestart())
     with jobs.running(job):
         for attempts in (1, 2):
             jobs.more_checkpoints(job)
             cancel(spark.sparkContext)
             jobs.until_job(job, lambda: jobs.restarts(job) >= attempts)  # noqa: B023
+        tap.end(ROWS)
         jobs.finish(job)
     jobs.assert_numbered(sink.to_table(), ROWS)
     assert {each.error for each in job.exceptions} == {"WorkerCancelled"}

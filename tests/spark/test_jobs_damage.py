@@ -9,14 +9,20 @@ import pytest
 
 import penstock as pen
 from tests.spark import jobs
+from tests.spark.ends import PATIENCE_S
+from tests.spark.taps import Tap
 
 pytestmark = pytest.mark.spark
-ROWS, RATE = 3_000, 2_500
+ROWS = 3_000
+
+
+def tap(tmp_path: Path) -> Tap:
+    return Tap(tmp_path / "end", rate=2_500, held=1_000)
 
 
 def start(spark: Any, tmp_path: Path, sink: pen.Sink, **options: Any) -> pen.Job:
-    pipeline = jobs.totals(jobs.source(ROWS, RATE)).to(sink)
-    checkpoint = jobs.config(tmp_path / "chk", every="150 ms")
+    pipeline = jobs.totals(tap(tmp_path).stream()).to(sink)
+    checkpoint = jobs.config(tmp_path / "chk", every="1 hour")
     chosen = {"parallelism": 1, "restart": jobs.AT_ONCE, "name": "totals"} | options
     return pipeline.start(spark, checkpoint=checkpoint, **chosen)
 
@@ -25,8 +31,12 @@ def stopped_and_damaged(spark: Any, tmp_path: Path, sink: pen.Sink) -> tuple[Pat
     """The newest checkpoint, in which a bit has changed, and the one before."""
     job = start(spark, tmp_path, sink)
     with jobs.running(job):
-        jobs.more_checkpoints(job, 2)
-        assert job.stop(timeout=30)
+        jobs.until_job(job, lambda: jobs.rows_in(job, "totals") > 0)
+        job.trigger_checkpoint(timeout=PATIENCE_S)
+        tap(tmp_path).more(2_000)
+        jobs.until_job(job, lambda: jobs.rows_in(job, "totals") > 1_000)
+        assert job.stop(timeout=PATIENCE_S)
+    tap(tmp_path).end(ROWS)
     folders = sorted((tmp_path / "chk" / "totals").glob("chk-*"), key=lambda p: int(p.name[4:]))
     older, newest = folders[-2:]
     metadata = newest / "_metadata"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,22 +9,20 @@ import pytest
 
 import penstock as pen
 from penstock.protocol.lifecycle import LifecycleConfig
-from penstock.shells.spark import start
 from tests.spark import jobs
+from tests.spark.ends import clock_of_jobs
 from tests.spark.faults import BumpyMap, BumpyOpen, Fault, Hang
 
 pytestmark = pytest.mark.spark
 ROWS, RATE = 2_000, 2_000
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("when", ["at the start", "after a failure"])
 def test_a_worker_that_hangs_in_open_is_replaced(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     """R1, I1, I2: it does not take the message to drop the attempt, so its watchdog ends it."""
-    quick = partial(LifecycleConfig, deploy_timeout_ms=4_000)
-    monkeypatch.setattr(start, "LifecycleConfig", quick)
+    clock = clock_of_jobs(monkeypatch)
     first, hang = Fault(tmp_path / "first"), Hang(tmp_path / "hang")
     sink, traces = pen.CollectSink(), jobs.Traces()
     bumps = when == "after a failure"
@@ -36,10 +33,11 @@ def test_a_worker_that_hangs_in_open_is_replaced(
         spark, name="hangs", parallelism=2, checkpoint=chk, restart=jobs.AT_ONCE
     )
     with jobs.running(job):
+        jobs.until_job(job, lambda: hang.happened)
+        clock.ahead_ms = LifecycleConfig(slots=2).deploy_timeout_ms
         jobs.finish(job)
-    assert hang.happened
     jobs.assert_numbered(sink.to_table(), ROWS)
     told, *_ = [each for each in job.exceptions if each.error == "DeployTimeout"]
-    assert "not ready within 4 s: the worker" in told.message
+    assert "not ready within" in told.message and "s: the worker" in told.message
     assert "(pid " in told.message
     traces.none_left()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -10,11 +11,15 @@ from typing import Any
 import duckdb
 import pandas as pd
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
+from typer.testing import CliRunner
 
 import penstock as pen
+from penstock.cli.app import app
 from tests.spark import jobs
+from tests.spark.ends import PATIENCE_S
 
 pytestmark = pytest.mark.spark
 FILE_ROWS = 200
@@ -32,10 +37,6 @@ def add_file(folder: Path, number: int) -> None:
 def watched(folder: Path) -> pen.Stream:
     source = pen.FileSource(str(folder), schema=jobs.SCHEMA, watch=True, poll_interval_ms=50)
     return pen.from_source(source, "files in")
-
-
-def rows_in(job: pen.Job, operator: str) -> float:
-    return job.metrics().get(f'penstock_records_in_total{{operator="{operator}"}}', 0)
 
 
 # ---- readers
@@ -112,31 +113,81 @@ def test_files_that_appear_while_the_job_runs_and_is_killed_are_read_once(
                 jobs.more_checkpoints(job)
             rows = 10 * FILE_ROWS
             jobs.until_job(job, lambda: jobs.read_parts(out).num_rows >= rows)
+            jobs.until(lambda: len(readers.looks) >= 3 or readers.problem is not None)
         finally:
             readers.finish()
-        assert job.stop(timeout=30)
-    assert jobs.restarts(job) >= 2 and len(readers.looks) >= 3
+        assert job.stop(timeout=PATIENCE_S)
+    assert jobs.restarts(job) >= 2
     jobs.assert_numbered(jobs.read_parts(out), rows)
 
 
 def test_readers_see_exactly_what_was_committed(spark: Any, tmp_path: Path) -> None:
     """E2, E4, I1, I9: rows that were written and not committed are not visible, also not after a kill."""
     out = tmp_path / "out"
-    job = jobs.to_files(out, None, 2_000).start(
+    job = jobs.to_files(out, jobs.source(None, 2_000)).start(
         spark, checkpoint=jobs.config(tmp_path / "chk", every="1 hour"), restart=jobs.AT_ONCE
     )
     with jobs.running(job):
-        jobs.until_job(job, lambda: rows_in(job, "files") > 500)
+        jobs.until_job(job, lambda: jobs.rows_in(job, "files") > 500)
         assert jobs.read_parts(out).num_rows == 0
-        assert job.trigger_checkpoint(timeout=20).status == "completed"
+        assert job.trigger_checkpoint(timeout=PATIENCE_S).status == "completed"
         jobs.until_job(job, lambda: len(list(out.glob("part-*"))) == 2)
         first = with_pandas(out)
-        processed = rows_in(job, "files")
-        jobs.until_job(job, lambda: rows_in(job, "files") > processed + 1_000)
+        processed = jobs.rows_in(job, "files")
+        jobs.until_job(job, lambda: jobs.rows_in(job, "files") > processed + 1_000)
         assert sorted(with_duckdb(out)) == sorted(with_spark(spark)(out)) == sorted(first)
         jobs.kill(jobs.workers()[0])
-        jobs.until_job(job, lambda: jobs.restarts(job) == 1 and rows_in(job, "files") > 500)
+        jobs.until_job(job, lambda: jobs.restarts(job) >= 1 and jobs.rows_in(job, "files") > 500)
         assert sorted(with_pandas(out)) == sorted(first)
-        assert job.stop(timeout=30)
+        assert job.stop(timeout=PATIENCE_S)
     visible = with_pandas(out)
     assert len(visible) == len(set(visible)) > len(first) and set(first) < set(visible)
+
+
+def with_partitions(folder: Path) -> pa.Table:
+    files = sorted(str(each) for each in folder.rglob("part-*.parquet"))
+    hive = ds.partitioning(pa.schema([("k", pa.int64())]), flavor="hive")
+    return ds.dataset(files, partitioning=hive, partition_base_dir=str(folder)).to_table()
+
+
+def waiting(folder: Path) -> int | None:
+    """The rows that wait in the newest checkpoint of a job; None where it was deleted while it was looked at."""
+    answer = CliRunner().invoke(app, ["inspect", str(folder), "--json"])
+    if answer.exit_code:
+        return None
+    parts = json.loads(answer.stdout)["parts"]
+    segments = [each for part in parts for each in part["segments"] if part["operator"] == "files"]
+    return sum(each["rows"] for each in segments)
+
+
+def test_rows_that_wait_for_a_larger_file_survive_a_kill_and_are_all_there_after_a_stop(
+    spark: Any, tmp_path: Path
+) -> None:
+    """E2, I1, C3: nothing is seen while they wait; a kill brings them back, from checkpoints of real workers; the stop
+    writes the rest, one file for each partition and subtask that has it; and the job goes on."""
+    out, chk = tmp_path / "out", tmp_path / "chk"
+
+    def start(stream: pen.Stream) -> pen.Job:
+        sink = pen.FileSink(str(out), partition_by="k", commit_every="1 hour")
+        pipeline = jobs.count_up(stream).to(sink, name="files")
+        return pipeline.start(spark, checkpoint=jobs.config(chk), restart=jobs.AT_ONCE)
+
+    job = start(jobs.source(None, 2_000))
+    with jobs.running(job):
+        jobs.until_job(job, lambda: jobs.rows_in(job, "files") > 500)
+        jobs.more_checkpoints(job, 3)
+        assert jobs.restarts(job) or not list(out.rglob("part-*"))
+        jobs.kill(jobs.workers()[0])
+        jobs.until_job(job, lambda: jobs.restarts(job) >= 1 and len(list(out.rglob("part-*"))) > 0)
+        jobs.until_job(job, lambda: bool(waiting(chk / job.id)))
+        assert job.stop(timeout=PATIENCE_S)
+    assert waiting(chk / job.id) == 0
+    seen = with_partitions(out)["i"].to_pylist()
+    assert len(seen) == len(set(seen))
+    per_partition = [len(list(folder.iterdir())) for folder in out.glob("k=*")]
+    assert len(per_partition) == jobs.KEYS and max(per_partition) <= 1 + 2 * jobs.restarts(job)
+    total = max(seen) + 1_000
+    with jobs.running(start(jobs.source(total))) as again:
+        jobs.finish(again)
+    jobs.assert_numbered(with_partitions(out), total)
+    assert not (out / "_staging").exists()

@@ -14,9 +14,10 @@ import pytest
 
 import penstock as pen
 from tests.spark import jobs
+from tests.spark.taps import Tap
 
 pytestmark = pytest.mark.spark
-ROWS, RATE = 2_400, 1_200
+ROWS = 2_400
 SCHEMA = (
     "name STRING, day DATE, at TIMESTAMP, price DECIMAL(20,4), open BOOLEAN, n INT, ratio DOUBLE"
 )
@@ -37,8 +38,8 @@ def row(i: int) -> dict[str, Any]:
     }
 
 
-def generate(start: int, n: int) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist([row(i) for i in range(start, start + n)], ARROW)
+def generate(numbers: pa.RecordBatch) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([row(i) for i in numbers["i"].to_pylist()], ARROW)
 
 
 def values(rows: Iterable[dict[str, Any]], column: str) -> list[Any]:
@@ -74,7 +75,8 @@ def reference() -> dict[tuple[Any, ...], dict[str, Any]]:
 def test_many_types_with_nulls_are_aggregated_as_by_hand(spark: Any, tmp_path: Path) -> None:
     """S1, I1, I2, I15: three key columns with nulls; strings, dates, timestamps, decimals, booleans."""
     sink = pen.CollectSink()
-    source = pen.from_source(pen.GeneratorSource(generate, SCHEMA, rows=ROWS, rate=RATE))
+    tap = Tap(tmp_path / "end", rate=1_200, held=ROWS - 400)
+    source = tap.stream().map_batches(generate, schema=SCHEMA)
     folded = source.key_by(*KEYS).agg(
         rows=pen.count(),
         prices=pen.count("price"),
@@ -90,6 +92,8 @@ def test_many_types_with_nulls_are_aggregated_as_by_hand(spark: Any, tmp_path: P
     with jobs.running(job):
         jobs.more_checkpoints(job, 2)
         jobs.kill(jobs.workers()[0])
+        jobs.until_job(job, lambda: jobs.restarts(job) > 0)
+        tap.end(ROWS)
         jobs.finish(job)
     assert jobs.restarts(job) >= 1
     newest: dict[tuple[Any, ...], dict[str, Any]] = {}

@@ -11,27 +11,29 @@ import pytest
 
 import penstock as pen
 from tests.spark import jobs
+from tests.spark.ends import PATIENCE_S
+from tests.spark.taps import Slow, all_at_once
 
 pytestmark = pytest.mark.spark
-ROWS = 300_000
+ROWS = 20_000
 
 
 def with_rows_in_flight(job: pen.Job) -> pen.CheckpointInfo:
     """The next checkpoint that holds rows in flight."""
-    found = job.trigger_checkpoint(timeout=30)
+    found = job.trigger_checkpoint(timeout=PATIENCE_S)
     assert found.status == "completed", found.failure
     assert found.inflight_bytes > 0
     return found
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("options", [{"unaligned": True}, {"aligned_timeout": "100 ms"}])
 def test_kills_right_after_checkpoints_with_rows_in_flight_change_nothing_in_the_output(
     spark: Any, tmp_path: Path, options: dict[str, Any]
 ) -> None:
     """B7, B8, I1, I2, bug-C10: the second kill comes while restored rows are still being processed."""
     sink = pen.CollectSink()
-    stream = jobs.source(ROWS).rebalance().map_batches(jobs.slowly, schema=jobs.SCHEMA)
+    numbers, slow = all_at_once(tmp_path / "numbers", ROWS), Slow(tmp_path / "released")
+    stream = numbers.rebalance().map_batches(slow, schema=jobs.SCHEMA)
     chk = jobs.config(tmp_path / "chk", every="1 hour", **options)
     job = (
         jobs.count_up(stream)
@@ -39,17 +41,16 @@ def test_kills_right_after_checkpoints_with_rows_in_flight_change_nothing_in_the
         .start(spark, parallelism=2, checkpoint=chk, restart=jobs.AT_ONCE)
     )
     with jobs.running(job):
-        counter = 'penstock_records_in_total{operator="nth"}'
         for kill in range(2):
-            jobs.until_job(job, lambda: job.metrics().get(counter, 0) > 0)
+            jobs.until_job(job, lambda: jobs.rows_in(job, "nth") > 0)
             with_rows_in_flight(job)
             os.kill(jobs.workers()[kill], signal.SIGKILL)
             jobs.until_job(job, lambda kill=kill: jobs.restarts(job) > kill)  # type: ignore[misc]
+        slow.release()
         jobs.finish(job)
     jobs.assert_numbered(sink.to_table(), ROWS)
 
 
-@pytest.mark.timeout(120)
 def test_rows_in_flight_go_to_their_new_owners_when_the_job_is_started_with_another_parallelism(
     spark: Any, tmp_path: Path
 ) -> None:
@@ -57,17 +58,20 @@ def test_rows_in_flight_go_to_their_new_owners_when_the_job_is_started_with_anot
     chk = jobs.config(tmp_path / "chk", every="1 hour", unaligned=True)
     files = pen.FileSink(str(tmp_path / "out"))
 
+    slow = Slow(tmp_path / "released")
+
     def start(parallelism: int) -> pen.Job:
-        stream = jobs.source(ROWS).rebalance().map_batches(jobs.slowly, schema=jobs.SCHEMA)
+        numbers = all_at_once(tmp_path / "numbers", ROWS)
+        stream = numbers.rebalance().map_batches(slow, schema=jobs.SCHEMA)
         pipeline = jobs.count_up(stream).to(files, name="files")
         return pipeline.start(spark, name="grows", parallelism=parallelism, checkpoint=chk)
 
     job = start(1)
     with jobs.running(job):
-        counter = 'penstock_records_in_total{operator="nth"}'
-        jobs.until_job(job, lambda: job.metrics().get(counter, 0) > 0)
+        jobs.until_job(job, lambda: jobs.rows_in(job, "nth") > 0)
         with_rows_in_flight(job)
         job.cancel()
+    slow.release()
     job = start(2)
     with jobs.running(job):
         jobs.finish(job)

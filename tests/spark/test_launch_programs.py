@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.spark.ends import until
+from tests.spark.ends import PATIENCE_S, until
 
 pytestmark = pytest.mark.spark
 HERE = Path(__file__).resolve().parent
@@ -51,21 +51,19 @@ def test_a_killed_driver_leaves_no_worker_behind(tmp_path: Path) -> None:
         family = [process.pid for process in psutil.Process(driver.pid).children(recursive=True)]
         assert set(pids) <= set(family)
         os.kill(driver.pid, signal.SIGKILL)
-        until(lambda: not any(_runs(pid) for pid in pids), within_s=5)
-        until(lambda: not any(_runs(pid) for pid in family), within_s=10)
+        until(lambda: not any(_runs(pid) for pid in pids))
+        until(lambda: not any(_runs(pid) for pid in family))
 
 
-@pytest.mark.timeout(240)
 def test_workers_spread_over_idle_executors_and_spark_replaces_a_killed_one() -> None:
     """R1, bug-I1: three workers on three executors, and Spark's own retry where it has one."""
     with program("cluster_program.py") as driver:
         daemons = line(driver, "daemons")
         assert len(set(daemons)) == 3, "two workers share an executor while another is idle"
         assert line(driver, "again") == [1]
-        assert driver.wait(timeout=60) == 0
+        assert driver.wait(timeout=PATIENCE_S) == 0
 
 
-@pytest.mark.timeout(240)
 def test_a_second_copy_that_spark_runs_by_itself_is_parked_until_the_worker_is_gone(
     tmp_path: Path,
 ) -> None:
@@ -74,9 +72,8 @@ def test_a_second_copy_that_spark_runs_by_itself_is_parked_until_the_worker_is_g
         assert line(driver, "twin") == [2, 0, 0]
         answering, worker = line(driver, "answers")
         assert answering == worker
-        launch, took_ms = line(driver, "took-over")
-        assert launch == 0 and took_ms < 1_000
-        assert driver.wait(timeout=60) == 0
+        assert line(driver, "took-over") == [0]
+        assert driver.wait(timeout=PATIENCE_S) == 0
 
 
 def _runs(pid: int) -> bool:

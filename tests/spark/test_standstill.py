@@ -13,14 +13,14 @@ import psutil
 import pytest
 
 from penstock.shells.spark.standstill import Process, end_if_stopped, find, numbering
-from tests.spark.ends import until
+from tests.spark.ends import PATIENCE_S, until
 
 pytestmark = pytest.mark.skipif(not numbering(), reason="needs the /proc of Linux")
 
 
 @pytest.fixture
 def child() -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen(["sleep", "60"])
+    process = subprocess.Popen(["sleep", "600"])
     yield process
     process.kill()
     process.wait()
@@ -38,7 +38,7 @@ def stopped(child: subprocess.Popen[bytes]) -> Process:
 def test_a_stopped_process_is_ended(child: subprocess.Popen[bytes]) -> None:
     """R1."""
     assert end_if_stopped(stopped(child))
-    assert child.wait(10) == -signal.SIGKILL
+    assert child.wait(PATIENCE_S) == -signal.SIGKILL
 
 
 def test_a_process_that_runs_is_left_alone(child: subprocess.Popen[bytes]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -216,6 +217,40 @@ def test_a_key_that_was_always_null_starts_afresh_after_a_rescale() -> None:
     ]
 
 
+ONE_VALUE: dict[str, Any] = {
+    "i": 7,
+    "u": 7,
+    "f": 7.0,
+    "d": D("7.25"),
+    "s": "seven",
+    "b": True,
+    "t": dt.datetime.fromtimestamp(7, dt.UTC).replace(tzinfo=None),
+}
+
+
+@pytest.mark.parametrize("column", sorted(VALUES))
+def test_nothing_seen_is_null_and_something_seen_is_not_on_both_sides_of_a_restore(
+    column: str,
+) -> None:
+    """I2: every order of nulls and values, one row per batch, restored behind each of them. What a fold has learned
+    about its nulls is not in the snapshot: it has to be found in the rows again."""
+    kind, value = VALUES[column][0], ONE_VALUE[column]
+    aggregates = {function: Aggregate(function, "v") for function in VALUES[column][2]}
+    schema = pa.schema([("k", pa.int64()), ("v", kind)])
+    for values, cut in product(product([None, value], repeat=4), range(1, 4)):
+        operator = opened(["k"], aggregates, schema)
+        operator.process(numbers([2], [value], kind), 0)
+        seen: dict[int, list[Any]] = {1: [], 2: [value]}
+        for place, (key, each) in enumerate([*((1, each) for each in values), (2, None)]):
+            if place == cut:
+                encoded = operator.freeze(CheckpointId(1)).tables[0].encode()
+                operator = opened(["k"], aggregates, schema, [snapshot_of(encoded)])
+            (out,) = operator.process(numbers([key], [each], kind), 0)
+            seen[key].append(each)
+            model = folded({(key,): [{"v": each} for each in seen[key]]}, aggregates)
+            assert_rows_are(out.to_pylist(), model, ("k",))
+
+
 def test_rows_come_in_the_order_of_each_keys_last_row() -> None:
     batch = numbers([1, 2, 1, 3, 2], [1, 1, 1, 1, 1], pa.int64())
     (out,) = opened(["k"], {"n": pen.count()}, batch.schema).process(batch, 0)
@@ -317,6 +352,22 @@ def test_a_snapshot_names_its_columns_so_that_people_can_read_it() -> None:
     (row,) = rows_of(operator.freeze(CheckpointId(1)).tables[0].encode())
     assert row.pop("__kg") == key_groups(key_lanes([pa.array([7])])[0], 128)[0]
     assert row == {"key.k": 7, "value.n.count": 1, "value.mean.sum": 3.0, "value.mean.count": 1}
+
+
+@pytest.mark.parametrize("function", [pen.min, pen.max, pen.first, pen.last])
+def test_a_table_that_grows_has_nulls_where_nothing_came(
+    function: Callable[[str], Aggregate],
+) -> None:
+    """S2: also in columns of objects, which begin with another value where memory is just cleared."""
+    keys = list(range(1_000))
+    operator = opened(["k"], {"x": function("v")}, numbers([], [], pa.string()).schema)
+    for start in range(0, 1_000, 7):
+        batch = numbers(keys[start : start + 7], [None] * len(keys[start : start + 7]), pa.string())
+        (out,) = operator.process(batch, 0)
+        assert out.column("x").null_count == batch.num_rows
+    (out,) = operator.process(numbers(keys, ["a"] * 1_000, pa.string()), 0)
+    expected = None if function is pen.first else "a"
+    assert set(out.column("x").to_pylist()) == {expected}
 
 
 @pytest.mark.parametrize("values", [["b", None, "a"], [None, None, None]])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
@@ -205,6 +206,19 @@ def test_a_released_view_is_forgotten() -> None:
     add(table, keys)
     assert table._frozen == ()
     view.release()
+
+
+@pytest.mark.parametrize("end", ["release", "encode"])
+def test_a_view_that_is_over_lets_the_arrays_go_that_the_table_has_outgrown(end: str) -> None:
+    """S4, I26: whoever still holds the view does not hold the state of long ago."""
+    table = table_of(pa.int64())
+    add(table, [pa.array(range(10))])
+    view = table.freeze()
+    outgrown = weakref.ref(table.values[0])
+    add(table, [pa.array(range(1_000))])
+    assert outgrown() is not None
+    getattr(view, end)()
+    assert outgrown() is None
 
 
 def test_freezing_does_not_look_at_the_rows() -> None:

@@ -98,7 +98,7 @@ def test_one_of_eight_racing_drivers_wins_and_the_file_is_always_whole(
         for number in range(rounds):
             record = records.OwnerRecord(AttemptId(number), f"driver-{driver}" * 500)
             data = records.encode_owner(record)
-            start.wait(30)
+            start.wait(180)
             wins.append(store.create(paths.owner(AttemptId(number)), data))
             name = paths.owner(AttemptId(number))
             assert records.decode_owner(store.read(name), name).attempt == number
@@ -115,7 +115,7 @@ def test_eight_writers_of_one_name_never_mix(store: CheckpointStore) -> None:
     start = Barrier(8)
 
     def write(letter: int) -> None:
-        start.wait(30)
+        start.wait(180)
         for _ in range(5):
             store.write("shared/a", [bytes([letter]) * 5000] * 4)
             found = store.read("shared/a")

@@ -14,6 +14,7 @@ import pytest
 from penstock.errors import CheckpointCorrupt, StorageError
 from penstock.storage import local
 from penstock.storage.local import LocalStore
+from tests.storage.small_disk import small_disk
 
 
 @pytest.fixture
@@ -118,6 +119,27 @@ def test_every_failing_step_of_a_write_is_a_storage_error_without_a_trace(
     assert store.leftovers(older_than_s=-60) == []
 
 
+@pytest.mark.parametrize("chunks", [[b"x" * 1_000_000], [b"x" * 1_000] * 1_000])
+def test_a_write_that_the_disk_cut_short_is_an_error(
+    store: LocalStore, chunks: list[bytes]
+) -> None:
+    """T1, bug-H6: a disk that fills up takes the first part of a chunk and says so by a number only."""
+    store.write("shared/a", [b"old"])
+    with (
+        small_disk(600_123),
+        pytest.raises(StorageError, match=r"cannot write .*shared/a: .*EFBIG"),
+    ):
+        store.write("shared/a", chunks)
+    with (
+        small_disk(600_123),
+        pytest.raises(StorageError, match=r"cannot create .*shared/b: .*EFBIG"),
+    ):
+        store.create("shared/b", b"".join(chunks))
+    assert store.list() == ["shared/a"]
+    assert store.read("shared/a") == b"old"
+    assert store.leftovers(older_than_s=-60) == []
+
+
 def test_a_disk_without_hard_links_cannot_fence_and_says_so(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,6 +176,58 @@ def test_deleting_the_last_file_removes_its_folders_but_not_the_root(store: Loca
     assert list(root.iterdir()) == []
 
 
+def test_a_deletion_is_durable_before_the_next_one_begins(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I12: a power cut must not bring the metadata of a checkpoint back whose files are gone. What is synced is the
+    folder that lost a name, also if that is the one above."""
+    synced: list[str] = []
+    for name in ("chk-1/0-1", "chk-1/_metadata"):
+        store.write(name, [b"x"])
+    real = local._fsync_folder
+    monkeypatch.setattr(local, "_fsync_folder", lambda path: (synced.append(path), real(path)))
+    store.delete("chk-1/_metadata")
+    assert synced == [f"{store.root}/chk-1"]
+    store.delete("chk-1/0-1")
+    assert synced[1:] == [store.root]
+
+
+def test_empty_folders_go_also_where_others_have_removed_some_already(store: LocalStore) -> None:
+    store.write("shared/a", [b"x"])
+    (Path(store.root) / "taskowned/a").mkdir(parents=True)
+    store.delete("taskowned/a/b/c")
+    assert [path.name for path in Path(store.root).iterdir()] == ["shared"]
+
+
+def test_a_folder_that_others_remove_again_and_again_is_made_again(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clean-up prunes empty folders while others begin to write into them."""
+    real, removals = local._make_folders, iter(range(20))
+
+    def removed_at_once(folder: str) -> None:
+        real(folder)
+        if next(removals, None) is not None:
+            os.rmdir(folder)
+
+    store.write("shared/a", [b"x"])
+    monkeypatch.setattr(local, "_make_folders", removed_at_once)
+    store.write("chk-1/0-1", [b"x"])
+    assert store.read("chk-1/0-1") == b"x"
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EACCES, errno.EMFILE])
+def test_a_folder_that_cannot_be_listed_is_no_empty_one(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """R5, I18: a driver that saw no owner and no checkpoint would begin anew, over those who are there."""
+    store.write("chk-1/_metadata", [b"x"])
+    monkeypatch.setattr(local.os, "scandir", failing(code))
+    for folder in ("", "owner"):
+        with pytest.raises(StorageError, match=rf"cannot list .*{errno.errorcode[code]}"):
+            store.list(folder)
+
+
 def test_a_temporary_file_of_a_dead_writer_is_hidden_listed_and_deletable(
     store: LocalStore,
 ) -> None:
@@ -187,6 +261,7 @@ def test_a_link_out_of_the_directory_is_not_followed(store: LocalStore, tmp_path
         with pytest.raises(StorageError):
             act()
     assert [path.name for path in outside.iterdir()] == ["secret"]
+    assert store.list() == ["shared/a", "shared/link", "taskowned"]
     store.delete("shared/link")
     assert (outside / "secret").exists()
 

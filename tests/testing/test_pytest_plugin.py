@@ -39,7 +39,7 @@ def run_pytest(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str
     )
     command = [sys.executable, "-m", "pytest", "-s", "-p", "no:cacheprovider", *arguments]
     return subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, timeout=110, check=False
+        command, cwd=folder, capture_output=True, text=True, timeout=600, check=False
     )
 
 

@@ -56,6 +56,19 @@ def test_a_source_and_a_function_that_keep_what_they_must_pass() -> None:
     assert simulate(numbered(RemembersInState()), seeds=range(30)).ok
 
 
+def test_a_sink_behind_a_broadcast_has_each_row_once_per_subtask() -> None:
+    """B7: as the guide says. Crashes make it neither more nor fewer."""
+    counts: set[int] = set()
+
+    def count(rows: list[Any]) -> int:
+        counts.add(len(rows))
+        return len(rows)
+
+    copies = pen.from_rows([(n,) for n in range(10)], "n BIGINT").broadcast().select("n")
+    assert simulate(copies, compare=count, parallelism=3, seeds=range(20)).ok
+    assert counts == {30}
+
+
 def test_a_running_aggregate_is_compared_by_the_last_row_of_each_key() -> None:
     """R1: which rows it emits depends on the batches; its totals do not."""
     totals = orders().key_by("customer").agg(n=pen.count(), total=pen.sum("amount"))

@@ -244,7 +244,9 @@ def test_the_small_records_are_read_for_ever_and_checked_like_manifests() -> Non
     assert records.encode_job(job) == golden["job-1.json"]
     assert records.encode_owner(owner) == golden["owner-1.json"]
     assert records.decode_restored(golden["restored-2.json"], "r") == begun
-    assert records.encode_restored(begun) == golden["restored-2.json"]
+    newest = dataclasses.replace(begun, checkpoint=first, kept=(CheckpointId(3), first))
+    assert records.decode_restored(golden["restored-3.json"], "r") == newest
+    assert records.encode_restored(newest) == golden["restored-3.json"]
     for at in range(len(golden["owner-1.json"])):
         broken = bytearray(golden["owner-1.json"])
         broken[at] ^= 1
@@ -259,3 +261,6 @@ def test_records_with_negative_numbers_are_refused() -> None:
     restored = records.encode_restored(records.RestoredRecord(AttemptId(1), CheckpointId(-2)))
     with pytest.raises(CheckpointCorrupt, match="checkpoint is -2"):
         records.decode_restored(restored, "r")
+    kept = records.RestoredRecord(AttemptId(1), CheckpointId(2), kept=(CheckpointId(-1),))
+    with pytest.raises(CheckpointCorrupt, match="kept is -1"):
+        records.decode_restored(records.encode_restored(kept), "r")

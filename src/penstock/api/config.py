@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from pathlib import PurePath
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 from penstock.errors import ConfigError
 from penstock.plan.duration import parse_duration_ms
@@ -15,8 +15,8 @@ from penstock.redaction import redacted
 
 Duration: TypeAlias = str | timedelta
 
-MODES = ("exactly_once", "at_least_once")
-RETAIN = ("retain_on_cancel", "delete_on_cancel", "never_retain")
+Mode: TypeAlias = Literal["exactly_once", "at_least_once"]
+Retain: TypeAlias = Literal["retain_on_cancel", "delete_on_cancel", "never_retain"]
 _NOT_YET = ("backend", "changelog", "local_recovery")
 
 
@@ -30,7 +30,7 @@ class CheckpointConfig:
 
     directory: str | PurePath
     every: Duration = "10 seconds"
-    mode: str = "exactly_once"
+    mode: Mode = "exactly_once"
     unaligned: bool = False
     aligned_timeout: Duration | None = None
     timeout: Duration = "10 minutes"
@@ -38,8 +38,8 @@ class CheckpointConfig:
     max_concurrent: int = 1
     tolerable_failures: int = 0
     keep: int = 2
-    retain: str = "retain_on_cancel"
-    backend: str = "heap"
+    retain: Retain = "retain_on_cancel"
+    backend: Literal["heap"] = "heap"
     incremental: bool = True
     changelog: bool = False
     local_recovery: bool = False
@@ -55,8 +55,8 @@ class CheckpointConfig:
         positive_ms(self.every, "CheckpointConfig.every")
         positive_ms(self.timeout, "CheckpointConfig.timeout")
         parse_duration_ms(self.min_pause, "CheckpointConfig.min_pause")
-        one_of(self.mode, MODES, "CheckpointConfig.mode")
-        one_of(self.retain, RETAIN, "CheckpointConfig.retain")
+        one_of(self.mode, get_args(Mode), "CheckpointConfig.mode")
+        one_of(self.retain, get_args(Retain), "CheckpointConfig.retain")
         whole_number(self.max_concurrent, "CheckpointConfig.max_concurrent", 1, 100)
         whole_number(self.tolerable_failures, "CheckpointConfig.tolerable_failures", 0, 100_000)
         whole_number(self.keep, "CheckpointConfig.keep", 1, 10_000)
@@ -126,12 +126,17 @@ class CheckpointConfig:
 
 @dataclass(frozen=True)
 class ExponentialDelay:
-    """Restarts for ever. The delay grows with every failure and starts again after a quiet time."""
+    """Restarts for ever. The delay grows with every failure and starts again after a quiet time.
+
+    `same_failures`: an error about values, such as a ValueError, that comes so often in a row in the same place lies in
+    the rows, and ends the job. None: it never does.
+    """
 
     initial: Duration = "50 ms"
     max: Duration = "1 minute"
     multiplier: float = 2.0
     reset_after: Duration = "1 minute"
+    same_failures: int | None = 10
 
     def __post_init__(self) -> None:
         at_least_one(self.multiplier, "ExponentialDelay.multiplier")
@@ -147,6 +152,9 @@ class ExponentialDelay:
             max_ms=parse_duration_ms(self.max, "ExponentialDelay.max"),
             multiplier=float(self.multiplier),
             reset_after_ms=positive_ms(self.reset_after, "ExponentialDelay.reset_after"),
+            same_failures_max=None
+            if self.same_failures is None
+            else whole_number(self.same_failures, "ExponentialDelay.same_failures", 1, 1_000_000),
         )
 
 
@@ -212,6 +220,8 @@ class JobSettings:
     slot_timeout_ms: int | None
     """None: the shell's own, which depends on what it runs on."""
     buffer_timeout_ms: int
+    driver_timeout_ms: int = 30_000
+    """How long workers that hear nothing from the driver keep their processes and try to come back."""
     unnamed: bool = False
     """The user gave no name, to the job or to any of its operators."""
 

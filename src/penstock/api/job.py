@@ -8,15 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, cast, get_args
 
+from penstock.api import hints
 from penstock.api.records import CheckpointInfo, CheckpointSummary, ExceptionInfo, WorkerInfo
 from penstock.errors import ConfigError, JobFailed
 from penstock.plan.duration import parse_duration_ms
 
+Status: TypeAlias = Literal[
+    "created", "starting", "running", "restarting", "finished", "failed", "cancelled", "stopped"
+]
 ENDED = ("finished", "failed", "cancelled", "stopped")
 NOT_BEGUN = ("created", "starting")
-STATES = (*NOT_BEGUN, "running", "restarting", *ENDED)
+STATES = get_args(Status)
 
 
 class JobControl(Protocol):
@@ -88,9 +92,9 @@ class Job:
         return self._control.job_name
 
     @property
-    def status(self) -> str:
+    def status(self) -> Status:
         """One of created, starting, running, restarting, finished, failed, cancelled, stopped."""
-        return self._control.status()
+        return cast("Status", self._control.status())
 
     @property
     def exceptions(self) -> list[ExceptionInfo]:
@@ -148,6 +152,12 @@ class Job:
         """Ends the job now, without a last checkpoint. False when `timeout` is over first."""
         self._control.request_cancel()
         return self._control.wait(_seconds(timeout))
+
+    if not TYPE_CHECKING:  # type checkers are to know the methods above and no others
+
+        def __getattr__(self, name: str) -> Any:
+            """Only for names that there are not: what somebody who knows Spark may have meant."""
+            raise hints.missing("a job", name, hints.JOB)
 
     def __repr__(self) -> str:
         status, newest = self.status, newest_checkpoint(self)

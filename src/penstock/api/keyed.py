@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, Never
 
 import pyarrow as pa
 
@@ -13,12 +13,10 @@ from penstock.api import hints
 from penstock.api.steps import Step, next_label
 from penstock.api.stream import Stream, declared_schema
 from penstock.engine.operators.aggregate import RunningAggregate
-from penstock.engine.operators.process import Process, check_function
+from penstock.engine.operators.process import Process, StatefulFunction, check_function
 from penstock.errors import ConfigError, PenstockError, PlanError, SchemaError
 from penstock.plan.expressions import Column, Expression, is_spark_column, refuse_spark_column
 from penstock.plan.graph import Hash
-from penstock.plan.keyhash import check_key_types
-from penstock.plan.schema import require_columns
 from penstock.state.aggregates import FUNCTIONS, Aggregate, result_field
 
 
@@ -34,7 +32,7 @@ class KeyedStream:
         """Of the rows that go in."""
         return self._step.schema
 
-    def agg(self, *unnamed: Any, **aggregates: Aggregate) -> Stream:
+    def agg(self, *unnamed: Never, **aggregates: Aggregate) -> Stream:
         """Running aggregates: `agg(n=pen.count(), total=pen.sum("amount"))`.
 
         For every batch, one row with the new values for each key in it: the key columns, then the results.
@@ -54,7 +52,9 @@ class KeyedStream:
         columns = tuple(name for name in self.schema.names if name in used)
         return self._then("agg", create, pa.schema(fields), columns)
 
-    def process(self, function: Any, schema: str | pa.Schema) -> Stream:
+    def process(
+        self, function: StatefulFunction | type[StatefulFunction], schema: str | pa.Schema
+    ) -> Stream:
         """Your own function with state per key: an object with `process(key, rows, ctx)`, which yields rows, or
         `process_batch(batch, ctx)`; with `open(ctx)` to declare state and `close()` where needed."""
         label = next_label("process", self._step)
@@ -62,14 +62,16 @@ class KeyedStream:
         out = declared_schema(schema, label)
         return self._then("process", partial(Process, function, self._keys, out), out)
 
-    def __getattr__(self, name: str) -> Any:
-        """Only for names that there are not: what may have been meant."""
-        if name in dir(Stream):
-            raise AttributeError(
-                f"a stream by key has no {name!r}: it has .agg(...) and .process(...); {name} goes before key_by"
-                " or behind those"
-            )
-        raise hints.missing("a stream by key", name, hints.KEYED)
+    if not TYPE_CHECKING:  # type checkers are to know the methods above and no others
+
+        def __getattr__(self, name: str) -> Any:
+            """Only for names that there are not: what may have been meant."""
+            if name in dir(Stream):
+                raise AttributeError(
+                    f"a stream by key has no {name!r}: it has .agg(...) and .process(...); {name} goes before"
+                    " key_by or behind those"
+                )
+            raise hints.missing("a stream by key", name, hints.KEYED)
 
     def __repr__(self) -> str:
         return f"KeyedStream[by {', '.join(self._keys)}]"
@@ -132,29 +134,14 @@ def _like_spark(column: object) -> str:
     return f'pen.{function}("{of}")' if of not in ("", "1") else f"pen.{function}()"
 
 
-def checked_keys(keys: tuple[object, ...], schema: pa.Schema, step: Step) -> tuple[str, ...]:
-    """Column names that can be keys."""
-    label = f"key_by behind {step.label}"
-    if not keys:
-        raise PlanError(f"{label}: give at least one column; they are: {', '.join(schema.names)}")
-    names = tuple(_column_name(key, label) for key in keys)
-    require_columns(names, schema, label)
-    for name in names:
-        if names.count(name) > 1:
-            raise SchemaError(f"{label}: column {name!r} is given twice")
-    try:
-        check_key_types(schema, names)
-    except SchemaError as error:
-        raise SchemaError(f"{label}: {error}") from error
-    return names
-
-
 def _column_name(key: object, label: str) -> str:
     refuse_spark_column(key, label)
     if isinstance(key, Column):
         return key.column
     if isinstance(key, Expression):
-        raise PlanError(f"{label}: {key} is no plain column; make it one with .select(...) first")
+        raise PlanError(
+            f"{label}: {key} is no plain column; make it one with .with_columns(...) first"
+        )
     if not isinstance(key, str):
         raise ConfigError(f"{label}: {key!r} ({type(key).__name__}) is no column name")
     return key

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import replace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
+from penstock.api import hints
 from penstock.api.at_exit import watch
 from penstock.api.config import (
     CheckpointConfig,
@@ -82,6 +83,7 @@ class Pipeline:
         spare_workers: int = 0,
         buffer_timeout: Duration = "10 ms",
         slot_timeout: Duration | None = None,
+        driver_timeout: Duration = "30 seconds",
     ) -> Job:
         """Starts the job on this Spark session, or on a local Spark of its own where none is given.
 
@@ -100,6 +102,7 @@ class Pipeline:
             spare_workers=spare_workers,
             buffer_timeout=buffer_timeout,
             slot_timeout=slot_timeout,
+            driver_timeout=driver_timeout,
         )
         if name is None and settings.name == DEFAULT_NAME:
             settings = replace(settings, unnamed=True)
@@ -107,6 +110,12 @@ class Pipeline:
         job = cast("Job", shell.start_job(self.graph(), spark, settings))
         watch(job, durable=checkpoint is not None)
         return job
+
+    if not TYPE_CHECKING:  # type checkers are to know the methods above and no others
+
+        def __getattr__(self, name: str) -> Any:
+            """Only for names that there are not: what somebody who knows Spark may have meant."""
+            raise hints.missing("a pipeline", name, hints.PIPELINE)
 
     def __repr__(self) -> str:
         return f"Pipeline[{' | '.join(node.name for node in self.graph().nodes)}]"
@@ -128,6 +137,7 @@ def job_settings(
     spare_workers: int = 0,
     buffer_timeout: Duration = "10 ms",
     slot_timeout: Duration | None = None,
+    driver_timeout: Duration = "30 seconds",
 ) -> JobSettings:
     """Checks everything that `Pipeline.start` was given."""
     groups = whole_number(max_parallelism, "max_parallelism", 1, MAX_PARALLELISM_LIMIT)
@@ -141,11 +151,15 @@ def job_settings(
         spare_workers=whole_number(spare_workers, "spare_workers", 0, 1_000),
         slot_timeout_ms=None if slot_timeout is None else positive_ms(slot_timeout, "slot_timeout"),
         buffer_timeout_ms=parse_duration_ms(buffer_timeout, "buffer_timeout"),
+        driver_timeout_ms=parse_duration_ms(driver_timeout, "driver_timeout"),
     )
 
 
 def _check_session(spark: Any) -> None:
+    """A session of Spark Connect is one, too: why it is refused all the same, the shell says."""
     if spark is None or hasattr(type(spark), "sparkContext"):
+        return
+    if type(spark).__module__.startswith("pyspark.sql.connect"):
         return
     if isinstance(spark, str):
         is_master = spark.startswith(("local", "yarn")) or "://" in spark

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from penstock.connectors.base import Sink, Source
 from penstock.errors import PlanError
-from penstock.plan.graph import Input, LogicalGraph, Node, Partitioning
+from penstock.plan.graph import Broadcast, Input, LogicalGraph, Node, Partitioning
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,99}", re.ASCII)
 
@@ -35,9 +35,14 @@ class Step:
     given_name: str | None = None
     position: int = field(init=False)
     """What its number would be if there were nothing but this step and what leads to it."""
+    copies: bool = field(init=False)
+    """Whether a broadcast leads here: every subtask then has a copy of those rows."""
 
     def __post_init__(self) -> None:
         self.position = sum(1 for _ in in_order([parent for parent, _ in self.inputs])) + 1
+        self.copies = any(
+            parent.copies or isinstance(edge, Broadcast) for parent, edge in self.inputs
+        )
 
     @property
     def label(self) -> str:

@@ -5,11 +5,19 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Never
 
 import pyarrow as pa
 
 from penstock.api import hints
+from penstock.api.columns import (
+    checked_keys,
+    is_computed,
+    key_expressions,
+    made_schema,
+    replaced,
+    selected,
+)
 from penstock.api.steps import (
     Step,
     build_graph,
@@ -33,11 +41,10 @@ from penstock.engine.operators.rows import (
     Union,
 )
 from penstock.errors import ConfigError, PlanError, SchemaError
-from penstock.plan.expressions import Column, Expression, col, refuse_spark_column
+from penstock.plan.expressions import Expression, col, refuse_spark_column
 from penstock.plan.graph import Broadcast, Forward, LogicalGraph, Partitioning, Rebalance
 from penstock.plan.schema import (
     parse_schema,
-    require_columns,
     schema_differences,
     to_ddl,
     type_ddl,
@@ -46,6 +53,15 @@ from penstock.plan.schema import (
 if TYPE_CHECKING:
     from penstock.api.keyed import KeyedStream
     from penstock.api.pipeline import Pipeline
+
+_INSTEAD_OF_COPIES = {
+    "key_by": (
+        "Leave .broadcast() out: key_by already sends each row to the subtask of its key. State that is"
+        " the same in every subtask, such as rules to look up, is not there yet"
+    ),
+    "rebalance": "Leave one of the two out: .rebalance() gives each row to one subtask",
+    "broadcast": "Leave the second .broadcast() out: every subtask has every row already",
+}
 
 
 class Stream:
@@ -90,15 +106,17 @@ class Stream:
             _require_callable(condition, label, 'an expression such as pen.col("amount") > 0')
         return self._then("filter", partial(Filter, condition), self.schema)
 
-    def select(self, *columns: str | Expression, **named: Expression) -> Stream:
-        """These columns, by name or as expressions: `select("user", total=pen.col("a") + pen.col("b"))`."""
+    def select(self, *columns: str | Expression, **named: str | Expression) -> Stream:
+        """These columns, by name or as expressions: `select("user", total=pen.col("a") + pen.col("b"))`. "*" are all
+        that there are."""
         label = next_label("select", self._step)
-        chosen = [_expression(each, label) for each in columns]
-        chosen += [_expression(value, label).alias(name) for name, value in named.items()]
-        if not chosen:
-            raise PlanError(f"{label}: give at least one column; {_columns(self.schema)}")
-        schema = _select_schema(chosen, self.schema, label)
-        return self._then("select", partial(Select, tuple(chosen), schema), schema)
+        return self._select("select", selected(columns, named, self.schema, label), label)
+
+    def with_columns(self, *unnamed: Never, **named: str | Expression) -> Stream:
+        """All columns and these: `with_columns(total=pen.col("a") + pen.col("b"))`. One that there is already is
+        replaced in its place. Every expression reads the columns as they were."""
+        label = next_label("with_columns", self._step)
+        return self._select("with_columns", replaced(unnamed, named, self.schema, label), label)
 
     def union(self, *others: Stream) -> Stream:
         """The rows of all these streams, which must have the same schema."""
@@ -116,17 +134,27 @@ class Stream:
 
     def rebalance(self) -> Stream:
         """Deals batches out in turn to all subtasks of what comes next."""
+        self._refuse_copies("rebalance")
         return Stream(self._step, Rebalance())
 
     def broadcast(self) -> Stream:
-        """Gives every row to every subtask of what comes next."""
+        """Gives every row to every subtask of what comes next: a sink behind it writes each row once per subtask.
+        `take` and `show` have one subtask, and so show it once."""
+        self._refuse_copies("broadcast")
         return Stream(self._step, Broadcast())
 
-    def key_by(self, *keys: str | Expression) -> KeyedStream:
-        """All rows with equal values in these columns go to the same subtask, which keeps state for them."""
-        from penstock.api.keyed import KeyedStream, checked_keys
+    def key_by(self, *keys: str | Expression, **named: str | Expression) -> KeyedStream:
+        """All rows with equal values in these columns go to the same subtask, which keeps state for them. An
+        expression becomes a column behind the others: `key_by("user", minute=pen.col("second") // 60)`."""
+        from penstock.api.keyed import KeyedStream
 
-        return KeyedStream(self._step, checked_keys(keys, self.schema, self._step))
+        self._refuse_copies("key_by")
+        label = f"key_by behind {self._step.label}"
+        wanted = key_expressions(keys, named, self.schema, label)
+        computed = [each for each in wanted if is_computed(each)]
+        every = [*map(col, self.schema.names), *computed]
+        rows = self._select("key_by", every, label) if computed else self
+        return KeyedStream(rows._step, checked_keys(wanted, rows.schema, self.schema, label))
 
     def named(self, name: str) -> Stream:
         """Names the operator that makes these rows. Its state is found by this name: give one to keep it."""
@@ -168,14 +196,25 @@ class Stream:
         """The logical graph of all that leads here."""
         return build_graph([self._step])
 
-    def __getattr__(self, name: str) -> Any:
-        """Only for names that there are not: what somebody who knows Spark may have meant."""
-        raise hints.missing("a stream", name, hints.STREAM)
+    if not TYPE_CHECKING:  # type checkers are to know the methods above and no others
+
+        def __getattr__(self, name: str) -> Any:
+            """Only for names that there are not: what somebody who knows Spark may have meant."""
+            raise hints.missing("a stream", name, hints.STREAM)
 
     def __repr__(self) -> str:
         return f"Stream[{to_ddl(self.schema)}]"
 
     # ---- helpers
+
+    def _refuse_copies(self, method: str) -> None:
+        """Copies that are sent on would be taken for rows: each would count once per subtask."""
+        if not self._step.copies and not isinstance(self._partitioning, Broadcast):
+            return
+        raise PlanError(
+            f"{method} behind {self._step.label}: a broadcast leads here, so every subtask has a copy of each row,"
+            f" and {method} would take the copies for rows of their own. {_INSTEAD_OF_COPIES[method]}"
+        )
 
     def _run_inline(self, n: int) -> pa.Table:
         from penstock.api.config import whole_number
@@ -192,6 +231,10 @@ class Stream:
         out = self.schema if schema is None else declared_schema(schema, label)
         create = partial(operator, function, out, declared=schema is not None)
         return self._then(kind, create, out)
+
+    def _select(self, kind: str, chosen: list[Expression], label: str) -> Stream:
+        schema = made_schema(chosen, self.schema, label)
+        return self._then(kind, partial(Select, tuple(chosen), schema), schema)
 
     def _then(self, kind: str, create: Callable[[], Any], schema: pa.Schema) -> Stream:
         return Stream(Step(kind, create, ((self._step, self._partitioning),), schema))
@@ -242,37 +285,6 @@ def _edge(partitioning: Partitioning) -> str:
     return f"{word} by {', '.join(partitioning.keys)}" if hasattr(partitioning, "keys") else word
 
 
-def _select_schema(chosen: list[Expression], schema: pa.Schema, label: str) -> pa.Schema:
-    fields = [_select_field(expression, schema, label) for expression in chosen]
-    names = [each.name for each in fields]
-    for name in names:
-        if names.count(name) > 1:
-            raise SchemaError(f"{label}: two columns are called {name!r}; rename one with .alias()")
-    return pa.schema(fields)
-
-
-def _select_field(expression: Expression, schema: pa.Schema, label: str) -> pa.Field:
-    if isinstance(expression, Column):
-        require_columns((expression.column,), schema, label)
-        return schema.field(expression.column)
-    kind = expression.result_type(schema, label)
-    if pa.types.is_null(kind):
-        raise SchemaError(f'{label}: {expression} has no type; give it one: .cast("STRING")')
-    return pa.field(expression.name(), kind)
-
-
-def _expression(value: object, label: str) -> Expression:
-    if isinstance(value, Expression):
-        return value
-    refuse_spark_column(value, label)
-    if isinstance(value, str):
-        return col(value)
-    raise ConfigError(
-        f"{label}: {value!r} ({type(value).__name__}) is no column; give a name or an expression, and"
-        " pen.lit(value) for a constant"
-    )
-
-
 def _union_schema(first: pa.Schema, others: list[pa.Schema]) -> pa.Schema:
     """A column is NOT NULL only where it is in all of them."""
     return pa.schema(
@@ -309,10 +321,6 @@ def _not_a_source(given: object) -> str:
         name = given.__name__
         return f"{name} is not a source but the class; make one with parentheses: from_source({name}(...))"
     return f"{given!r} is not a source; use pen.GeneratorSource, pen.FileSource or a pen.Source of your own"
-
-
-def _columns(schema: pa.Schema) -> str:
-    return f"the columns are: {', '.join(schema.names)}"
 
 
 def _pipeline(step: Step) -> Pipeline:

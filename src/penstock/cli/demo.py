@@ -68,6 +68,8 @@ def _run(options: Options, folder: Path, view: Lines) -> Watch:
             job.cancel(CANCEL_WITHIN_S)
         raise
     watch.finish()
+    if job.status == "stopped":
+        raise KeyboardInterrupt
     return watch
 
 

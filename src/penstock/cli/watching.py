@@ -52,7 +52,8 @@ class Watch:
     _killed_s: float | None = None
     _restarts_before: float = 0.0
     _running_since_s: float | None = None
-    _rows_before: float = 0.0
+    _rows_at_restart: float | None = None
+    """What had been processed when the next attempt was first seen."""
     _seen: int = 0
     _newest_seen: int = 0
     _seen_in_attempt: int = 0
@@ -87,11 +88,9 @@ class Watch:
     # ---- inside
 
     def _count_rows(self, rows: float, now_s: float) -> None:
-        """The job counts anew after each failure."""
-        grown = rows - self._rows_before if rows >= self._rows_before else rows
-        self._rows_before = rows
-        self.rows_seen += grown
-        if grown > 0:
+        grown = rows > self.rows_seen
+        self.rows_seen = rows
+        if grown:
             if self.first_row_s is None:
                 self.first_row_s = self._running_since_s = now_s
             self.last_row_s = now_s
@@ -134,12 +133,15 @@ class Watch:
 
     def _notice_healing(self, numbers: dict[str, float], now_s: float) -> None:
         """Healed is when the next attempt has processed its first rows."""
-        restarted = numbers["penstock_restarts_total"] > self._restarts_before
-        if self._killed_s is None or not restarted or numbers.get(_ROWS, 0.0) <= 0:
+        if self._killed_s is None or numbers["penstock_restarts_total"] <= self._restarts_before:
+            return
+        if self._rows_at_restart is None:
+            self._rows_at_restart = self.rows_seen
+        if self.rows_seen <= self._rows_at_restart:
             return
         took_s = now_s - self._killed_s
         self.recovery_s.append(took_s)
-        self._killed_s = None
+        self._killed_s = self._rows_at_restart = None
         self._running_since_s = now_s
         self._seen_in_attempt = 0
         self.view.healed(took_s, self._newest_seen)

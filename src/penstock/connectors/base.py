@@ -65,6 +65,11 @@ class SourceReader(ABC):
         """Where the last batch came from, for error messages: a file and row, a partition and offset."""
         return ""
 
+    def lag(self) -> Mapping[str, float]:
+        """How far behind it is, by unit, for the metrics: `{"rows": 12}`, `{"files": 3}`; empty where nobody knows.
+        Called several times a second, so it must not ask the outside world."""
+        return {}
+
     def close(self) -> None:  # noqa: B027 (optional)
         """Releases what the reader holds. Called once, also after a failure."""
 
@@ -102,6 +107,15 @@ class SinkContext:
     """Hands plain data to the driver's own copy of the sink (`Sink.receive`), in order."""
 
 
+@dataclass(frozen=True)
+class Hold:
+    """Rows wait in the job's checkpoints until they have `bytes_max` bytes in a subtask, or the oldest has waited for
+    `wait_ms`: fewer and larger transactions, at the price of rows that are seen later."""
+
+    bytes_max: int
+    wait_ms: float
+
+
 class SinkWriter(ABC):
     """Writes the rows of one subtask. Called from one thread."""
 
@@ -131,7 +145,8 @@ class SinkCommitter(ABC):
     @abstractmethod
     def abort_others(self, keep: Sequence[Plain]) -> None:
         """Removes what earlier attempts of this job staged for this subtask (staged indices i with
-        `i % parallelism == index`), except the transactions in `keep`."""
+        `i % parallelism == index`), except the transactions in `keep`. Called when an attempt begins, and behind the
+        last commit of the job."""
 
     def close(self) -> None:  # noqa: B027 (optional)
         """Releases what the committer holds."""
@@ -142,6 +157,8 @@ class Sink(ABC):
 
     idempotent: bool = False
     """True when replaying rows after a newer commit does no harm (upserts)."""
+    hold: Hold | None = None
+    """Set it where small transactions cost much. None: every checkpoint ends one."""
 
     def check(self, schema: pa.Schema) -> None:  # noqa: B027 (optional)
         """Raises `SchemaError` when rows of this schema cannot be written. Called while the plan is made."""
@@ -149,6 +166,11 @@ class Sink(ABC):
     def check_access(self) -> None:  # noqa: B027 (optional)
         """Raises `ConfigError` when this can never be written. Called in the driver before anything is launched,
         where the workers are on the same machine; on a cluster `committer` and `writer` are the first to know."""
+
+    def shared_folder(self) -> str | None:
+        """A folder on a disk, hidden from readers, that all hosts must share, because one may have to commit what
+        another has written; None where there is none. On a cluster this is checked before anything runs."""
+        return None
 
     def receive(self, item: Plain) -> None:  # noqa: B027 (optional)
         """Called in the driver with what a committer gave to `SinkContext.to_driver`; may come twice."""

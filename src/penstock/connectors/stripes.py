@@ -51,6 +51,17 @@ class Stripes:
     def positions(self) -> dict[int, Plain]:
         return {lane: [next_row, self._block] for next_row, lane in self._heap}
 
+    def rows_below(self, limit: int) -> int:
+        """How many rows below this one are still to be taken."""
+        end = limit if self._rows is None else min(limit, self._rows)
+        return sum(self._left(next_row, end) for next_row, _ in self._heap if next_row < end)
+
+    def _left(self, next_row: int, end: int) -> int:
+        """Of one lane: the rest of its block, then whole blocks, then a part of one."""
+        block_end = next_row - next_row % self._block + self._block
+        blocks, rest = divmod(max(0, end - block_end + self._block - self._stride), self._stride)
+        return min(end, block_end) - next_row + blocks * self._block + min(rest, self._block)
+
     def take(self, rows_max: int, below: int | None = None) -> list[Run]:
         """The next runs of rows, all of them below `below`; neighbours are joined. Stops at a block's end when
         half of `rows_max` is there, so that large blocks are not copied together."""

@@ -67,6 +67,9 @@ class Attempt:
         self.id: AttemptId = deploy.attempt
         self.slot: SlotId = deploy.slot
         self.running = False
+        self.connecting = False
+        self.unreached: tuple[str, ...] = ()
+        """Who has not answered yet, while it connects."""
         self.subtasks: list[Subtask] = []
         self._spec = spec
         self._plan = spec.plan
@@ -83,6 +86,7 @@ class Attempt:
         self._broken: CommitError | None = None
         """Rows of a sink that will never be durable: no later snapshot could do without them."""
         self._closed = False
+        self._settled = False
         self._local: dict[ChannelId, LocalChannel] = {}
         self._chains: dict[int, Chain] = {}
         self._at_work: Chain | None = None
@@ -121,8 +125,9 @@ class Attempt:
         self._say(None)
         return endpoints
 
-    def start(self, endpoints: Mapping[int, Mapping[str, str]]) -> None:
-        """Connects to the other slots and lets the subtasks run."""
+    def connect(self, endpoints: Mapping[int, Mapping[str, str]]) -> None:
+        """Begins to connect to the other slots."""
+        self.connecting = True
         self._network.connect(
             [
                 (channel, endpoints[channel.target][str(channel)])
@@ -131,10 +136,18 @@ class Attempt:
                 if channel.target != self.slot
             ]
         )
+
+    def start(self) -> bool:
+        """Lets the subtasks run, if all other slots have answered; False: not yet."""
+        self.unreached = tuple(self._network.unreached())
+        if self.unreached:
+            return False
         self.subtasks = [self._make_subtask(task) for task in self._plan.tasks]
         sinks = [sink for subtask in self.subtasks for sink in subtask.chain.sinks]
         self._commits = Commits(sinks, self._background, self._clock, self._on_committed)
+        self.connecting = False
         self.running = True
+        return True
 
     def _context(self, task: Task, operator: str) -> OperatorContext:
         node = next(link.node for link in task.links if link.node.name == operator)
@@ -209,6 +222,7 @@ class Attempt:
         """Lets every subtask do one piece of work; False when none could."""
         if self._broken is not None:
             raise self._broken
+        self._network.check()
         self._say(None)
         progressed = self._move_rows_in_flight()
         for subtask in self.subtasks:
@@ -268,6 +282,8 @@ class Attempt:
     # ---- snapshots
 
     def trigger(self, checkpoint: CheckpointId, kind: SnapshotKind, urgent: bool = False) -> None:
+        if self._commits is not None and kind is not SnapshotKind.CHECKPOINT:
+            self._commits.last = checkpoint
         for subtask in self.subtasks:
             self._at_work = subtask.chain
             subtask.trigger(checkpoint, kind, urgent)
@@ -285,7 +301,11 @@ class Attempt:
             self._commits.wanted(checkpoint)
 
     def sync(self, message: Sync) -> None:
-        """The coordinator's table: what it does not list any more is dead, what is new here is triggered."""
+        """The coordinator's table: what it does not list any more is dead, what is new here is triggered. There is one
+        only when every slot runs."""
+        if not self._settled:
+            self._settled = True
+            self._network.settled()
         live = {entry.checkpoint for entry in message.live}
         for subtask in self.subtasks:
             for checkpoint in sorted(subtask.barriers.pending - live):
@@ -366,7 +386,7 @@ class Attempt:
     def close(self) -> None:
         """Gives up everything; what other threads still finish for this attempt is not heard any more."""
         self._closed = True
-        self.running = False
+        self.running = self.connecting = False
         self._assembler.close()
         for subtask in self.subtasks:
             subtask.close()

@@ -66,6 +66,11 @@ class Chain:
             self.current = self._names[number]
             self._hand_on(number, operator.finish())
 
+    def hold_nothing_back(self) -> None:
+        for name, operator in zip(self._names, self._operators, strict=True):
+            self.current = name
+            operator.hold_nothing_back()
+
     def freeze(self, checkpoint: CheckpointId) -> dict[str, FrozenOperator]:
         frozen = {}
         for name, operator in zip(self._names, self._operators, strict=True):

@@ -21,11 +21,11 @@ from penstock.engine.restore_points import (
     origin_damaged,
     wished,
 )
-from penstock.errors import CheckpointCorrupt, StorageError
+from penstock.errors import StorageError
 from penstock.ports.store import CheckpointStore
 from penstock.protocol import recovery
-from penstock.protocol.ids import NO_CHECKPOINT, CheckpointId
-from penstock.protocol.recovery import IDS_RESERVED
+from penstock.protocol.ids import NO_CHECKPOINT, AttemptId, CheckpointId
+from penstock.protocol.recovery import IDS_RESERVED, Facts, Origin
 from penstock.redaction import redacted
 from penstock.wire import manifest as manifests
 from penstock.wire import paths, records
@@ -49,6 +49,8 @@ class CheckpointFiles:
         self._store = store
         self._owner = Ownership(store, job, driver, wall_ms)
         self._points = RestorePoints(store, job, self._owner, open_origin)
+        self.not_written = ""
+        """What the store said the last time it did not write metadata."""
 
     def history(self) -> HistoryFiles:
         """The past of the job, in the same directory."""
@@ -78,7 +80,7 @@ class CheckpointFiles:
         first_id = max(next_id, recovery.first_free_id(facts))
         if wish.fresh or wish.manifest is not None:
             self._points.check_wish(wish, names)
-            point = wished(attempt, wish, found, first_id)
+            point = wished(attempt, wish, facts, first_id)
         else:
             decision = recovery.decide(facts, may_fall_back=may_fall_back)
             point = self._points.decided(attempt, decision, facts, found, first_id)
@@ -88,22 +90,32 @@ class CheckpointFiles:
             raise ClaimRefused(reason)
         older = tuple(found[n] for n in point.kept if n in found and n < point.restored)
         point = replace(point, ids_reserved=ids_reserved, older=older)
-        self._record(point)
+        self._record(point, facts)
         # Whoever claimed after us has either seen what we recorded, or is seen now: no id is ever used by both.
         self._owner.check()
         return point
 
-    def _record(self, point: RestorePoint) -> None:
-        begun_with = point.manifest if point.origin else None
+    def _record(self, point: RestorePoint, facts: Facts) -> None:
+        """All that later claims need to know: see `recovery`."""
+        origin = _begun_with(point, facts)
         record = records.RestoredRecord(
             point.attempt,
             point.restored,
             point.ids_until,
             point.first_id,
-            redacted(point.origin),
-            begun_with.checkpoint if begun_with is not None else NO_CHECKPOINT,
+            origin.root if origin is not None else "",
+            origin.checkpoint if origin is not None else NO_CHECKPOINT,
+            point.kept,
         )
         self._store.create(paths.restored(point.attempt), records.encode_restored(record))
+
+    def forget_claims(self, before: AttemptId) -> None:
+        """Deletes the records of claims before this one, which was recorded and says what they said. The number itself
+        stays taken as long as it is the newest."""
+        for name in reversed(self._store.list(paths.OWNER_FOLDER)):
+            attempt = paths.owner_of(name) or paths.restored_of(name)
+            if attempt is not None and attempt < before:
+                self._store.delete(name)
 
     # ---- completing
 
@@ -116,8 +128,8 @@ class CheckpointFiles:
         data = manifests.encode(manifest)
         try:
             created = self._store.create(name, data)
-        except StorageError:
-            created = False
+        except StorageError as error:
+            created, self.not_written = False, str(error)
             self._owner.check()
             if self._store.create(name, tombstone(manifest.checkpoint)):
                 return False
@@ -126,10 +138,15 @@ class CheckpointFiles:
             if is_tombstone(name, there):
                 return False
             if there != data:
-                self._owner.check()
-                raise CheckpointCorrupt(f"{name} is not what was written: the storage is not sound")
+                self._take_away(name)
         self._owner.check()
         return True
+
+    def _take_away(self, name: str) -> None:
+        """Metadata that was damaged before anybody was told of it: asked again, this driver writes it again."""
+        self._owner.check(thoroughly=True)
+        self._store.delete(name)
+        raise StorageError(f"{name} was not what had been written, and was deleted")
 
     # ---- clean-up
 
@@ -202,6 +219,15 @@ class CheckpointFiles:
         self._delete(checkpoints)
         for name in [*rest, *last]:
             self._store.delete(name)
+
+
+def _begun_with(point: RestorePoint, facts: Facts) -> Origin | None:
+    """What the job was begun with, by this claim or by an earlier one that it goes on from."""
+    if point.restored != NO_CHECKPOINT:
+        return recovery.beginning(facts.claims)
+    if not point.origin or point.manifest is None:
+        return None
+    return Origin(redacted(point.origin), point.manifest.checkpoint)
 
 
 def _one_by_one(name: str) -> tuple[CheckpointId, bool]:

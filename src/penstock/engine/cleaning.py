@@ -15,7 +15,7 @@ from penstock.engine.serial import Piece, Serial, State
 from penstock.errors import StorageError
 from penstock.ports.clock import Clock
 from penstock.protocol.coordinator import Coordinator
-from penstock.protocol.ids import CheckpointId
+from penstock.protocol.ids import AttemptId, CheckpointId
 from penstock.protocol.phases import Outcome
 
 TIDY_TRIES_MAX = 10
@@ -57,6 +57,10 @@ class CleanUp:
             self._doomed.append((checkpoint, piece))
         self._doomed = [(n, piece) for n, piece in self._doomed if piece.state is not State.OVER]
 
+    def forget_claims(self, before: AttemptId) -> None:
+        """An attempt was claimed: the records of earlier ones go."""
+        self._clean(partial(self._files.forget_claims, before))
+
     def spare(self) -> frozenset[CheckpointId]:
         """Takes back the deletions that have not begun: the newest checkpoint may turn out to be damaged, and then the
         one before it is needed again. Hands back those that are under way."""
@@ -70,16 +74,18 @@ class CleanUp:
             work, lambda _: None, lambda error: log.info("clean-up: %s", error)
         )
 
-    def at_end(self, coordinator: Coordinator, restored: CheckpointId) -> None:
+    def at_end(self, outcome: Outcome, coordinator: Coordinator, restored: CheckpointId) -> None:
         """A checkpoint whose metadata may exist keeps its files. So do those that are newer than the `restored` one, if
-        none came after it: somebody went back, it led nowhere, and he may want to go forward again."""
+        none came after it: somebody went back, it led nowhere, and he may want to go forward again. Deletions that were
+        taken back (see `spare`) are due now, where the newest checkpoint is known to be whole: the job came to its end
+        with it."""
 
         def work() -> None:
             unclear = unsettled(coordinator)
             fruitless = coordinator.newest_completed <= restored
-            self._files.sweep(
-                coordinator.completed, coordinator.next_id, unclear, spare_newer=fruitless
-            )
+            whole = outcome in (Outcome.FINISHED, Outcome.STOPPED)
+            kept = coordinator.retained if whole else coordinator.completed
+            self._files.sweep(kept, coordinator.next_id, unclear, spare_newer=fruitless)
             if unclear:
                 raise StorageError(f"nobody knows yet whether checkpoints {unclear} exist")
 

@@ -43,6 +43,8 @@ class Commits:
         self._clock = clock
         self._done = done
         self._wanted = NO_CHECKPOINT
+        self.last = NO_CHECKPOINT
+        """The checkpoint that the job is to end with, once one was asked for."""
         self.committed = NO_CHECKPOINT
         self.failure: CommitError | None = None
         self.failed_operator = ""
@@ -68,10 +70,10 @@ class Commits:
         return min(times, default=None)
 
     def _begin(self, sink: _Sink) -> None:
-        work = sink.operator.commit_work(self._wanted)
+        work = sink.operator.commit_work(self._wanted, self._wanted == self.last)
         if work is None:
             return
-        if not work.transactions:
+        if not (work.transactions or work.last):
             sink.operator.commit_done(work.upto)
             return
         sink.busy = True

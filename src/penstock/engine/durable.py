@@ -43,6 +43,7 @@ class Durable:
         tell: Callable[[str, AttemptId], None],
     ) -> None:
         self._retain = retain
+        self._files = files
         self._cleaning = Serial(background)
         self._over = False
         self._persister = Persister(files, storage, later, clock, lambda: self._over, tell)
@@ -58,6 +59,7 @@ class Durable:
 
     def claimed(self, point: RestorePoint) -> None:
         self._log.restored(point)
+        self._clean_up.forget_claims(point.attempt)
 
     def persist(
         self,
@@ -67,6 +69,11 @@ class Durable:
     ) -> None:
         """Makes a checkpoint exist: see `Persister`."""
         self._persister.persist(manifest, settled, refused)
+
+    @property
+    def not_written(self) -> str:
+        """Why a checkpoint does not exist."""
+        return self._files.not_written
 
     def discard(self, checkpoint: CheckpointId) -> None:
         """A snapshot was given up."""
@@ -89,7 +96,7 @@ class Durable:
             return
         if retains(self._retain, outcome):
             self._log.finish()
-            self._clean_up.at_end(coordinator, restored)
+            self._clean_up.at_end(outcome, coordinator, restored)
         else:
             self._log.abandon(self._clean_up.delete_everything)
 

@@ -37,7 +37,7 @@ class _Keep(Operator):
         return ()
 
 
-class _NoNetwork:
+class NoNetwork:
     """All channels lead back into the same process."""
 
     def bind(self, inputs: Sequence[tuple[ChannelId, object]]) -> dict[str, str]:
@@ -45,6 +45,15 @@ class _NoNetwork:
 
     def connect(self, outputs: Sequence[tuple[ChannelId, str]]) -> None:
         """Nothing to connect to."""
+
+    def unreached(self) -> Sequence[str]:
+        return ()
+
+    def settled(self) -> None:
+        """Nobody could come."""
+
+    def check(self) -> None:
+        """Nobody could be lost."""
 
     def input(self, channel: ChannelId) -> InputChannel:
         raise KeyError(channel)
@@ -68,7 +77,7 @@ def run_inline(
     attempt = Attempt(
         JobSpec("take", plan, buffer_timeout_ms=0.0),
         deploy,
-        _NoNetwork(),
+        NoNetwork(),
         (None, None),
         clock,
         background,
@@ -76,7 +85,8 @@ def run_inline(
     )
     try:
         attempt.prepare()
-        attempt.start({})
+        attempt.connect({})
+        attempt.start()
         quiet_since_ms = clock.monotonic_ms()
         while keep.rows < limit and not all(task.finished for task in attempt.subtasks):
             if attempt.step():

@@ -21,6 +21,7 @@ from penstock.engine.history import History
 from penstock.engine.infos import mode_of
 from penstock.engine.later import Later
 from penstock.engine.manifests import make_manifest
+from penstock.engine.metrics import Numbers
 from penstock.engine.persisting import unsettled
 from penstock.engine.progress import Progress
 from penstock.engine.records import WorkerInfo
@@ -32,7 +33,15 @@ from penstock.engine.troubles import Troubles
 from penstock.errors import InvariantBroken
 from penstock.ports.background import Background
 from penstock.ports.clock import Clock
-from penstock.ports.control import ControlEvent, Joined, LaunchEnded, Left, Received, Workers
+from penstock.ports.control import (
+    ControlEvent,
+    Crowded,
+    Joined,
+    LaunchEnded,
+    Left,
+    Received,
+    Workers,
+)
 from penstock.protocol import coordinator as snapshots
 from penstock.protocol import phases
 from penstock.protocol.commit import CommitPermit
@@ -44,6 +53,7 @@ from penstock.protocol.messages import (
     Ack,
     Collected,
     Committed,
+    Connected,
     Decline,
     Drop,
     Dropped,
@@ -59,6 +69,7 @@ from penstock.protocol.messages import (
     Sync,
     ToWorker,
     Trigger,
+    Unreached,
 )
 from penstock.protocol.phases import Outcome
 from penstock.wire import paths
@@ -106,6 +117,8 @@ class JobManager:
         self._troubles = Troubles(spec.job, self.history, clock)
         self._crew = Crew(self.machine, workers)
         self._progress = Progress(spec.plan)
+        names = (link.node.name for task in spec.plan.tasks for link in task.links)
+        self._numbers = Numbers(names)
         self._ids_reserved = config.coordinator.ids_reserved
         self._claims = Claims(
             spec, config.wish, files, self._storage, sinks.values(), self._ids_reserved
@@ -114,7 +127,9 @@ class JobManager:
         self._decline_traceback = ""
         """Of the refusal that is being handled: a later failure has nothing to do with it."""
         self._capacity = ""
-        """What holds the cores, asked when a job fails for want of them."""
+        """What holds the cores, of a job that fails for want of them."""
+        self._checkpoint_wanted = False
+        """Somebody asked for one while no attempt ran."""
         self._next_sync_ms = 0.0
         self._next_repeat_ms = 0.0
         self._give_up_ms = float("inf")
@@ -163,14 +178,14 @@ class JobManager:
         match self.machine.phase:
             case phases.Ended(outcome):
                 return str(outcome)
-            case phases.Running() | phases.Ending():
+            case phases.Running() | phases.Ending(ran=True):
                 return "running"
             case _:
                 return "restarting" if self.machine.began_again else "starting"
 
     @property
     def metrics(self) -> Mapping[str, float]:
-        return self._progress.metrics
+        return self._numbers.values
 
     @property
     def workers(self) -> tuple[WorkerInfo, ...]:
@@ -185,6 +200,8 @@ class JobManager:
         return min(time for time in times if time is not None)
 
     def request_checkpoint(self) -> None:
+        """Where no attempt runs it is taken as soon as one does."""
+        self._checkpoint_wanted = self.coordinator.attempt is None
         self._coordinate(self.coordinator.request(self._now()))
 
     def request_stop(self) -> None:
@@ -198,8 +215,6 @@ class JobManager:
         if self._durable is not None:
             self._durable.tick(now_ms)
         self._obey(self.machine.tick(now_ms))
-        if self.machine.short_of_slots and not self._capacity:
-            self._capacity = f"; {self._workers.capacity()}"
         self._coordinate(self.coordinator.tick(now_ms))
         if now_ms >= self._next_repeat_ms:
             self._next_repeat_ms = now_ms + REPEAT_MS
@@ -237,6 +252,8 @@ class JobManager:
                 if fatal:
                     reason = f"{reason} {self._workers.capacity()}".strip()
                 self._obey(self.machine.launch_ended(launch, reason, fatal, now_ms))
+            case Crowded(launches):
+                self._obey(self.machine.crowded(launches, now_ms))
             case Received(worker, message):
                 self._on_message(worker, message, now_ms)
 
@@ -264,6 +281,10 @@ class JobManager:
         match message:
             case Ready(attempt, _, endpoints):
                 self._obey(machine.ready(worker, attempt, endpoints, now_ms))
+            case Connected(attempt):
+                self._obey(machine.connected(worker, attempt, now_ms))
+            case Unreached(attempt, peers):
+                self._obey(machine.unreached(worker, attempt, peers, now_ms))
             case Dropped(attempt):
                 self._obey(machine.dropped(worker, attempt, now_ms))
             case Failed():
@@ -283,9 +304,9 @@ class JobManager:
                 self._on_committed(attempt, slot, checkpoint, now_ms)
             case Collected(_, operator, item):
                 self._sinks[operator].receive(item)
-            case Status(attempt, slot, finished, committed):
+            case Status(attempt, slot, finished, committed, metrics):
                 if attempt == self._running_attempt():
-                    self._progress.status(message)
+                    self._numbers.status(slot, metrics)
                 self._on_finished(attempt, finished, now_ms)
                 self._on_committed(attempt, slot, committed, now_ms)
 
@@ -303,7 +324,7 @@ class JobManager:
         if message.fatal:
             self._obey(self.machine.fail_for_good(reason, now_ms))
         else:
-            self._fail_attempt(message.attempt, reason)
+            self._fail_attempt(message.attempt, reason, message.about_rows)
 
     def _on_finished(
         self, attempt: AttemptId, subtasks: Iterable[SubtaskId], now_ms: float
@@ -345,14 +366,22 @@ class JobManager:
                 self._workers.send(worker, Leave())
             case phases.AttemptRuns(attempt, restored):
                 self._attempt_runs(attempt, restored)
-            case phases.AttemptOver():
+            case phases.AttemptOver(_, counts):
                 if not self._ending():
-                    self._progress.metrics = {}
-                    self._tell_restart()
+                    self._numbers.attempt_over()
+                    line = restart_line(self.machine, self._durable is not None, counts)
+                    log.warning("job %s: %s", self._spec.job, line)
+                    self._workers.spread()
                 self._coordinate(self.coordinator.attempt_ended(self._now()))
             case phases.NotReady(attempt, workers, reason):
                 late = ", ".join(self._crew.name(worker) for worker in workers)
                 self._troubles.note(f"DeployTimeout: {reason}. Late: {late}", attempt)
+            case phases.CannotConnect(attempt, worker, peers):
+                told = f"{self._crew.name(worker)} gets no answer from {', '.join(peers)}"
+                waits = "the job goes on as soon as they reach each other"
+                self._troubles.note(f"NetworkCut: {told}; {waits}", attempt)
+            case phases.SlotsMissing(reason, waits):
+                self._slots_missing(reason, waits)
             case phases.RequestStop():
                 self._coordinate(self.coordinator.request_last(SnapshotKind.STOP, self._now()))
             case phases.JobEnded(outcome, reason):
@@ -363,15 +392,26 @@ class JobManager:
         self._crew.publish()
         subtasks = self._spec.plan.subtasks
         self._coordinate(self.coordinator.attempt_started(attempt, subtasks, restored, self._now()))
+        if self._checkpoint_wanted:
+            self.request_checkpoint()
 
-    def _fail_attempt(self, attempt: AttemptId | None, reason: str) -> None:
-        if attempt is not None and attempt == self._present_attempt():
-            log.warning("job %s: attempt %s failed, %s", self._spec.job, attempt, reason)
-        self._obey(self.machine.attempt_failed(attempt, reason, self._now()))
+    def _fail_attempt(self, attempt: AttemptId, reason: str, what: str) -> None:
+        log.warning("job %s: attempt %s failed, %s", self._spec.job, attempt, reason)
+        point = self._claims.point
+        progressed = point is not None and self.coordinator.newest_completed > point.restored
+        self._obey(
+            self.machine.attempt_failed(
+                attempt, reason, self._now(), what=what, progressed=progressed
+            )
+        )
 
-    def _tell_restart(self) -> None:
-        line = restart_line(self.machine, durable=self._durable is not None)
-        log.warning("job %s: %s", self._spec.job, line)
+    def _slots_missing(self, reason: str, waits: bool) -> None:
+        capacity = f"; {self._workers.capacity()}"
+        if not waits:
+            self._capacity = capacity
+        elif self._claims.point is not None:
+            told = f"SlotsMissing: {reason}{capacity}"
+            self._troubles.note(told, self._claims.point.attempt)
 
     def _job_ended(self, outcome: Outcome, reason: str) -> None:
         self.outcome, self.reason = outcome, reason + self._capacity
@@ -398,6 +438,7 @@ class JobManager:
             self._durable.claimed(point)
             self.coordinator.ids_until = point.ids_until
         self.coordinator.completed = list(point.kept)
+        self._numbers.checkpointed(point.manifest.snapshots if point.manifest is not None else ())
         self._obey(self.machine.claimed(point.attempt, point.restored, point.kind, self._now()))
 
     def _claim_failed(self, error: BaseException) -> None:
@@ -462,12 +503,13 @@ class JobManager:
         if exists:
             self._coordinate(self.coordinator.persisted(attempt, checkpoint, self._now()))
         else:
-            reason = "the store failed while its metadata was written"
+            reason = self._durable.not_written if self._durable is not None else ""
             self._coordinate(self.coordinator.persist_failed(checkpoint, reason, self._now()))
         self._claim_if_settled()
 
     def _completed(self, action: snapshots.Completed, permit: CommitPermit) -> None:
         self.history.completed(action, self._path(permit.checkpoint))
+        self._numbers.checkpointed(action.acks.values())
         self._claims.forget_wish()
         self._progress.completed(permit.checkpoint, action.kind)
         if permit.attempt == self._running_attempt():
@@ -490,7 +532,7 @@ class JobManager:
 
     def _present_attempt(self) -> AttemptId | None:
         phase = self.machine.phase
-        if isinstance(phase, phases.Running | phases.Deploying):
+        if isinstance(phase, phases.Running | phases.Connecting | phases.Deploying):
             return phase.attempt
         return None
 

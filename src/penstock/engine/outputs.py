@@ -64,10 +64,10 @@ class Outputs:
         for target, rows in partition(batch):
             outputs[target].put(Batch(rows))
 
-    def barrier(self, checkpoint: CheckpointId, urgent: bool = False) -> None:
+    def barrier(self, checkpoint: CheckpointId, urgent: bool = False, last: bool = False) -> None:
         """Behind everything that was emitted, also behind what still waits."""
         for output in self._all:
-            output.put(Barrier(checkpoint, urgent))
+            output.put(Barrier(checkpoint, urgent, last))
             output.newest = checkpoint
             if urgent:
                 output.awaited = checkpoint

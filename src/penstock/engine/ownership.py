@@ -1,14 +1,15 @@
 """Which driver a job belongs to: the one with the highest attempt number.
 
 Numbers are taken by exclusive creation, and whoever is about to do something that others would suffer from looks again
-whether it is still the owner.
+whether it is still the owner. Records of older numbers are deleted, the newest never is: whoever takes a number that is
+free again, because he was asleep for long, finds a newer one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from penstock.errors import JobFenced
+from penstock.errors import CheckpointCorrupt, JobFenced
 from penstock.ports.store import CheckpointStore
 from penstock.protocol.ids import AttemptId
 from penstock.wire import paths, records
@@ -37,6 +38,7 @@ class Ownership:
             if self._store.create(paths.owner(attempt), records.encode_owner(record)):
                 self.attempt = attempt
                 self.mine.add(attempt)
+                self.check()
                 return attempt
 
     def _claimed(self) -> list[AttemptId]:
@@ -52,18 +54,29 @@ class Ownership:
         own = self.attempt
         if own is None:
             return
+        for attempt in sorted(claimed, reverse=True):
+            if attempt < own or (attempt == own and not thoroughly):
+                break
+            driver = self._driver_of(attempt)
+            if driver is None:
+                self.check(thoroughly=thoroughly)
+            elif driver != self._driver:
+                raise JobFenced(
+                    f"job {self._job!r} was taken over by another driver ({driver}) with "
+                    f"attempt {attempt}; this one stops. Run each job name from one driver only."
+                )
         if own not in claimed:
             raise JobFenced(
                 f"job {self._job!r}: its directory was deleted, or emptied by another driver; this one stops. "
                 "Run each job name from one driver only."
             )
-        for attempt in claimed:
-            if attempt < own or (attempt == own and not thoroughly):
-                continue
-            name = paths.owner(attempt)
-            record = records.decode_owner(self._store.read(name), name)
-            if record.driver != self._driver:
-                raise JobFenced(
-                    f"job {self._job!r} was taken over by another driver ({record.driver}) with "
-                    f"attempt {attempt}; this one stops. Run each job name from one driver only."
-                )
+
+    def _driver_of(self, attempt: AttemptId) -> str | None:
+        """Who claimed it; None when it is gone meanwhile, because somebody has claimed a newer one."""
+        name = paths.owner(attempt)
+        try:
+            return records.decode_owner(self._store.read(name), name).driver
+        except CheckpointCorrupt:
+            if attempt in self._claimed():
+                raise
+            return None

@@ -15,7 +15,7 @@ from penstock.protocol.ids import AttemptId, CheckpointId
 from penstock.wire.manifest import Manifest
 
 PERSIST_PAUSE_MS = 200.0
-TRIES_UNTOLD = 8
+TRIES_UNTOLD = 1
 """Storage that fails for a moment is nothing to talk about; after that it is told again and again, ever less often."""
 
 
@@ -52,7 +52,7 @@ class Persister:
             if not may_pass(error):
                 refused(error)
             elif not self._is_over():
-                if tries >= TRIES_UNTOLD and tries.bit_count() == 1:
+                if tries > TRIES_UNTOLD and tries.bit_count() == 1:
                     self._tell(_still_open(manifest.checkpoint, tries, error), manifest.attempt)
                 self._later.at(self._clock.monotonic_ms() + PERSIST_PAUSE_MS, submit)
 
@@ -66,9 +66,10 @@ class Persister:
 
 
 def _still_open(checkpoint: CheckpointId, tries: int, error: BaseException) -> str:
+    """The cause goes first: it is what somebody has to do something about."""
     return (
-        f"StorageError: the metadata of checkpoint {checkpoint} could not be written in {tries} tries, and until it "
-        f"is known whether it exists no other checkpoint can be taken and no attempt started; trying on: {error}"
+        f"StorageError: {error}. The metadata of checkpoint {checkpoint} could not be written in {tries} tries, and "
+        "until it is known whether it exists no other checkpoint can be taken and no attempt started; trying on"
     )
 
 

@@ -1,13 +1,12 @@
-"""How far the running attempt has come: who has finished, what is committed, its numbers. Every attempt has its own."""
+"""How far the running attempt has come: who has finished and what is committed. Every attempt has its own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
-from penstock.engine.metrics import summed
 from penstock.plan.physical import PhysicalPlan
 from penstock.protocol.ids import NO_CHECKPOINT, CheckpointId, SlotId, SubtaskId
-from penstock.protocol.messages import SnapshotKind, Status
+from penstock.protocol.messages import SnapshotKind
 from penstock.protocol.phases import Outcome
 
 OUTCOMES = {SnapshotKind.FINAL: Outcome.FINISHED, SnapshotKind.STOP: Outcome.STOPPED}
@@ -15,12 +14,10 @@ OUTCOMES = {SnapshotKind.FINAL: Outcome.FINISHED, SnapshotKind.STOP: Outcome.STO
 
 class Progress:
     def __init__(self, plan: PhysicalPlan) -> None:
-        self.metrics: Mapping[str, float] = {}
         self._subtasks = frozenset(plan.subtasks)
         self._slots = plan.parallelism
         self._finished: frozenset[SubtaskId] = frozenset()
         self._committed: dict[SlotId, CheckpointId] = {}
-        self._status: dict[SlotId, Status] = {}
         self._last: tuple[CheckpointId, Outcome] | None = None
 
     def finished(self, subtasks: Iterable[SubtaskId]) -> bool:
@@ -40,7 +37,3 @@ class Progress:
             return None
         last, outcome = self._last
         return outcome if min(self._committed.values()) >= last else None
-
-    def status(self, message: Status) -> None:
-        self._status[message.slot] = message
-        self.metrics = summed(status.metrics for status in self._status.values())

@@ -9,18 +9,24 @@ from penstock.protocol.lifecycle import JobMachine
 from penstock.protocol.phases import Gathering
 
 
-def restart_line(machine: JobMachine, durable: bool) -> str:
-    """Right after a failure, when the machine has made up its mind to try again."""
+def restart_line(machine: JobMachine, durable: bool, counts: bool = True) -> str:
+    """Right after a failure, when the machine has made up its mind to try again. Restarts that the strategy does not
+    hear of have no number."""
     phase = machine.phase
     wait_ms = phase.not_before_ms - phase.since_ms if isinstance(phase, Gathering) else 0.0
     when = f"in {wait_ms / 1_000:g} s" if wait_ms else "at once"
     origin = "the newest checkpoint" if durable else "scratch, because it takes no checkpoints"
-    limit = _limit(machine.config.strategy, len(machine.failures_ms))
-    return f"trying again {when} from {origin}: restart {max(1, machine.attempts)}, {limit}"
+    if not counts:
+        return f"going on {when} from {origin}"
+    failures = len(machine.failures_ms)
+    limit = _limit(machine.config.strategy, failures, machine.repeats.count)
+    return f"trying again {when} from {origin}: restart {failures}, {limit}"
 
 
-def _limit(strategy: restart.Strategy, failures: int) -> str:
+def _limit(strategy: restart.Strategy, failures: int, same: int) -> str:
     match strategy:
+        case restart.Exponential(same_failures_max=limit) if same and limit is not None:
+            return f"with growing pauses; this failure came {same} times, and ends the job if it comes {limit} times"
         case restart.Exponential():
             return (
                 "with growing pauses and no limit; restart=pen.FixedDelay(attempts=3) would set one"

@@ -124,18 +124,22 @@ class RestorePoints:
             raise CheckpointCorrupt(f"{paths.metadata(manifest.checkpoint)}: {missing[0]} is gone")
 
     def _claims(self, names: list[str]) -> tuple[Claim, ...]:
-        recorded: dict[AttemptId, records.RestoredRecord] = {}
-        for name in names:
-            attempt = paths.restored_of(name)
-            if attempt is not None:
-                recorded[attempt] = self._read_restored(name)
-        attempts = (attempt for name in names if (attempt := paths.owner_of(name)) is not None)
-        return tuple(self._claim_of(attempt, recorded.get(attempt)) for attempt in attempts)
+        """The newest recorded one and what came after it; it says what those before it said."""
+        attempts = sorted(a for name in names if (a := paths.owner_of(name)) is not None)
+        recorded = {a for name in names if (a := paths.restored_of(name)) is not None}
+        claims: list[Claim] = []
+        while attempts and not (claims and claims[-1].kept is not None):
+            newest = attempts.pop()
+            record = self._read_restored(newest) if newest in recorded else None
+            claims.append(self._claim_of(newest, record))
+        return tuple(reversed(claims))
 
-    def _read_restored(self, name: str) -> records.RestoredRecord:
+    def _read_restored(self, attempt: AttemptId) -> records.RestoredRecord:
+        name = paths.restored(attempt)
         try:
             return records.decode_restored(self._store.read(name), name)
         except CheckpointCorrupt as error:
+            self._owner.check()  # a newer owner may have deleted it
             raise CheckpointCorrupt(
                 f"{error}. Without it nobody can tell which checkpoints of job {self._job!r} still count: put "
                 "the file back, or go on under another name with restore=<path of a checkpoint>"
@@ -144,9 +148,10 @@ class RestorePoints:
     def _claim_of(self, attempt: AttemptId, record: records.RestoredRecord | None) -> Claim:
         if record is None:
             return Claim(attempt, None)
-        until = NO_CHECKPOINT if attempt in self._owner.mine else record.ids_until
+        until = record.first_id if attempt in self._owner.mine else record.ids_until
         origin = Origin(record.origin, record.origin_checkpoint) if record.origin else None
-        return Claim(attempt, record.checkpoint, until, record.first_id, origin)
+        kept = None if record.kept is None else frozenset(record.kept)
+        return Claim(attempt, record.checkpoint, until, record.first_id, origin, kept)
 
     def decided(
         self,
@@ -168,8 +173,7 @@ class RestorePoints:
                 none = NO_CHECKPOINT
                 return RestorePoint(attempt, none, first_id, (), manifest, origin.root, told)
             case recovery.RestoreFrom(chosen, _, _, skipped):
-                usable = [f for f in facts.found if not recovery.is_void(f, facts.claims)]
-                kept = tuple(sorted(f.checkpoint for f in usable if f.checkpoint <= chosen))
+                kept = good_until(chosen, facts)
                 told = _warnings(skipped, f"going on from {chosen}")
                 return RestorePoint(attempt, chosen, first_id, kept, found[chosen], "", told)
 
@@ -195,18 +199,20 @@ class RestorePoints:
         return Found(manifest.checkpoint, manifest.attempt, manifest.kind, until)
 
 
+def good_until(newest: CheckpointId, facts: Facts) -> tuple[CheckpointId, ...]:
+    usable = (f for f in facts.found if not recovery.is_void(f, facts.claims))
+    return tuple(sorted(f.checkpoint for f in usable if f.checkpoint <= newest))
+
+
 def wished(
-    attempt: AttemptId,
-    wish: RestoreWish,
-    found: Mapping[CheckpointId, Manifest],
-    first_id: CheckpointId,
+    attempt: AttemptId, wish: RestoreWish, facts: Facts, first_id: CheckpointId
 ) -> RestorePoint:
     """What the user asked for wins over what lies in storage."""
     if wish.manifest is None:
         return RestorePoint(attempt, NO_CHECKPOINT, first_id, (), None)
     own = NO_CHECKPOINT if wish.origin else wish.manifest.checkpoint
-    kept = tuple(n for n in sorted(found) if n <= own)
-    return RestorePoint(attempt, own, first_id, kept, wish.manifest, wish.origin)
+    kept = {*good_until(own, facts), own} - {NO_CHECKPOINT}
+    return RestorePoint(attempt, own, first_id, tuple(sorted(kept)), wish.manifest, wish.origin)
 
 
 def _warnings(skipped: Iterable[Damaged], instead: str) -> tuple[str, ...]:

@@ -32,6 +32,8 @@ class JobSpec:
     """A worker's state that is smaller than this travels in the metadata instead of a file of its own."""
     inflight_bytes_max: int = 256 << 20
     """A subtask with more rows in flight than this declines an unaligned checkpoint; the next one is aligned."""
+    check_host: Callable[[], None] | None = None
+    """Raises ConfigError on a host where the job cannot work."""
 
     @property
     def durable(self) -> bool:

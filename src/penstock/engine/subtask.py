@@ -19,6 +19,7 @@ from penstock.engine.chain import Chain
 from penstock.engine.inputs import ChannelRows, Input, Recorder, Rescued
 from penstock.engine.operators.base import FrozenOperator
 from penstock.engine.outputs import Outputs
+from penstock.engine.pressure import Pressure
 from penstock.errors import InvariantBroken
 from penstock.ports.channel import Barrier, Batch, End, Frame
 from penstock.ports.clock import Clock
@@ -82,6 +83,7 @@ class Subtask:
         chain.emit = outputs.emit
         self.barriers = barriers
         self.finished = False
+        self.pressure = Pressure(clock)
         self.news: list[Taken | GivenUp] = []
         """What the attempt has to carry on, in order."""
         self._rules: ModuleType = alignment if isinstance(barriers, Alignment) else counting
@@ -109,11 +111,12 @@ class Subtask:
     def step(self) -> bool:
         """One piece of work; False when there is nothing to do now."""
         moved = bool(self.barriers.aside) and self._read_aside()
-        if self.outputs.blocked and not self.outputs.flush():
+        full = self.outputs.blocked and not self.outputs.flush()
+        held = not full and not self.finished and self._is_held()
+        self.pressure.note(full or held)
+        if full or self.finished:
             return moved
-        if self.finished:
-            return moved
-        if self._is_held():
+        if held:
             return self._step_marks() or moved
         if self.chain.source is not None:
             return self._step_source()
@@ -209,6 +212,7 @@ class Subtask:
                 rows = rows.slice(0, self._slice_rows)
             self._process_timed(rows, entry.port, self._clock.monotonic_ms())
         elif isinstance(frame, Barrier):
+            self._note_last(frame)
             barrier = (entry.id, frame.checkpoint, frame.urgent)
             self._apply(self._rules.on_barrier(self.barriers, *barrier))
             entry.channel.confirm(frame.checkpoint)
@@ -255,6 +259,7 @@ class Subtask:
                 self._recorder.add(entry.id, frame)
             self._check_overflow()
         elif isinstance(frame, Barrier):
+            self._note_last(frame)
             barrier = (entry.id, frame.checkpoint, frame.urgent)
             self._apply(self._rules.on_barrier_read(self.barriers, *barrier))
         elif isinstance(frame, End):
@@ -278,6 +283,11 @@ class Subtask:
         self._apply(self._rules.on_trigger(self.barriers, checkpoint, urgent))
         if urgent:
             self.outputs.hold(checkpoint)
+
+    def _note_last(self, barrier: Barrier) -> None:
+        """The word of it by a message may come later, or never."""
+        if barrier.last and not self.barriers.is_over(barrier.checkpoint):
+            self._kinds[barrier.checkpoint] = SnapshotKind.STOP
 
     def abort(self, checkpoint: CheckpointId) -> None:
         self._kinds.pop(checkpoint, None)
@@ -312,9 +322,12 @@ class Subtask:
     def _take(self, action: alignment.Take) -> None:
         checkpoint = action.checkpoint
         began_ms, rows_in = self._clock.monotonic_ms(), self.chain.rows_in[0]
+        last = self._kinds.get(checkpoint) is SnapshotKind.STOP
+        if last:
+            self.chain.hold_nothing_back()
         operators = self.chain.freeze(checkpoint)
         if not self.finished:
-            self.outputs.barrier(checkpoint, action.urgent)
+            self.outputs.barrier(checkpoint, action.urgent, last)
         since_ms, rows_before = self._aligning_since or (began_ms, rows_in)
         sync_ms = self._clock.monotonic_ms() - began_ms
         waited = (began_ms - since_ms, sync_ms, rows_in - rows_before)

@@ -6,7 +6,8 @@ what it is told to deploy it deploys, what it is told to drop it throws away.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 
 from penstock.engine.attempt import Attempt
 from penstock.engine.journal import Journal
@@ -21,12 +22,14 @@ from penstock.errors import (
     PlanError,
 )
 from penstock.ports.background import Background
+from penstock.ports.channel import ChannelLost
 from penstock.ports.clock import Clock
 from penstock.ports.control import Driver, DriverLost, Host
 from penstock.ports.store import CheckpointStore
-from penstock.protocol.ids import AttemptId
+from penstock.protocol.ids import NO_CHECKPOINT, AttemptId
 from penstock.protocol.messages import (
     Abort,
+    Connected,
     Deploy,
     Drop,
     Dropped,
@@ -38,6 +41,7 @@ from penstock.protocol.messages import (
     Sync,
     ToWorker,
     Trigger,
+    Unreached,
 )
 from penstock.redaction import redacted
 
@@ -45,6 +49,18 @@ IDLE_MS = 100.0
 """The longest sleep: nothing is lost if a wake-up is."""
 _FOR_GOOD = (PlanError, DataError, ConfigError)
 """Errors that a restart would meet again."""
+_ABOUT_VALUES = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    NameError,
+    NotImplementedError,
+    TypeError,
+    ValueError,
+)
+"""Errors that rows cause, and not the outside world: see `protocol.restart`."""
+_ADDRESS = re.compile(r"\b0x[0-9a-fA-F]+\b")
 
 
 class Worker:
@@ -71,13 +87,11 @@ class Worker:
         self.leaving = False
 
     def run(self) -> None:
-        """Until told to leave, or until there is no driver any more."""
+        """Until told to leave. Raises DriverLost when the driver is not heard of any more."""
         try:
             while not self.leaving:
                 if not self.step():
                     self._sleep()
-        except DriverLost:
-            self._note("the driver is gone")
         finally:
             self.close()
 
@@ -90,6 +104,8 @@ class Worker:
         attempt = self.attempt
         if attempt is not None and attempt.running:
             progressed |= bool(self._guarded(attempt.step))
+        elif attempt is not None and attempt.connecting:
+            progressed |= bool(self._guarded(self._connect))
         return progressed
 
     def close(self) -> None:
@@ -119,9 +135,7 @@ class Worker:
             case Drop(attempt):
                 self._on_drop(attempt)
             case Start(attempt, endpoints):
-                if (mine := self._mine(attempt)) is not None and not mine.running:
-                    mine.start(endpoints)
-                    self._note(f"attempt {attempt} runs")
+                self._on_start(attempt, endpoints)
             case Trigger(attempt, checkpoint, kind, urgent):
                 if (mine := self._mine(attempt)) is not None:
                     self._note(f"trigger {checkpoint} {kind}{' at once' if urgent else ''}")
@@ -148,6 +162,8 @@ class Worker:
         self._failed = None
         self._note(f"deploy attempt {message.attempt} in slot {message.slot}")
         spec = self._load()
+        if spec.check_host is not None and message.restored == NO_CHECKPOINT:
+            spec.check_host()  # a job that has come further has shown that it works
         store = spec.open_store() if spec.open_store is not None else None
         self.attempt = Attempt(
             spec,
@@ -161,6 +177,28 @@ class Worker:
         endpoints = self.attempt.prepare()
         self._ready = Ready(message.attempt, message.slot, endpoints)
         self._driver.send(self._ready)
+
+    def _on_start(self, attempt: AttemptId, endpoints: Mapping[int, Mapping[str, str]]) -> None:
+        """Said again, it asks how far the worker has come."""
+        mine = self._mine(attempt)
+        if mine is None:
+            self._answer_again(attempt)
+        elif mine.running:
+            self._driver.send(Connected(mine.id))
+        elif mine.connecting:
+            self._driver.send(Unreached(mine.id, mine.unreached))
+        else:
+            mine.connect(endpoints)
+            self._connect()
+
+    def _connect(self) -> bool:
+        """Runs as soon as all others have answered."""
+        mine = self.attempt
+        if mine is None or not mine.start():
+            return False
+        self._note(f"attempt {mine.id} runs")
+        self._driver.send(Connected(mine.id))
+        return True
 
     def _on_sync(self, message: Sync, mine: Attempt | None) -> None:
         if mine is None or not mine.running:
@@ -207,7 +245,7 @@ class Worker:
 
     def _fail(self, error: Exception) -> None:
         attempt = self.attempt
-        if attempt is None:
+        if attempt is None or isinstance(error, ChannelLost):
             where, position = "", ""
         elif isinstance(error, CommitError) and error.operator:
             where, position = error.operator, ""
@@ -223,6 +261,7 @@ class Worker:
             traceback=redacted(user_traceback(error)),
             journal=self._journal.last(),
             fatal=any(isinstance(each, _FOR_GOOD) for each in (error, error.__cause__)),
+            about_rows=_about_rows(error, where),
         )
         # Before the others see their channels break, and say that instead.
         self._driver.send(self._failed)
@@ -230,6 +269,13 @@ class Worker:
 
     def _note(self, line: str) -> None:
         self._journal.note(self._clock.monotonic_ms(), line)
+
+
+def _about_rows(error: Exception, operator: str) -> str:
+    """What is the same whenever the same row fails: operator, error, text and place. Objects move in memory."""
+    if not isinstance(error, _ABOUT_VALUES) or isinstance(error, OSError):
+        return ""
+    return redacted(_ADDRESS.sub("0x", f"{operator}: {user_traceback(error)}{error!r}"))
 
 
 def _origin(spec: JobSpec, origin: str, own: CheckpointStore | None) -> CheckpointStore | None:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import ConfigError, SchemaError
+from penstock.plan.column_hints import missing
 from penstock.plan.kernels import KERNELS, PLAIN_NAMES, SIGNS
 from penstock.plan.schema import parse_schema, require_columns, type_ddl
 
@@ -143,6 +144,12 @@ class Expression:
     def __rtruediv__(self, other: object) -> Expression:
         return _call("true_divide", other, self)
 
+    def __floordiv__(self, other: object) -> Expression:
+        return _call("floor_divide", self, other)
+
+    def __rfloordiv__(self, other: object) -> Expression:
+        return _call("floor_divide", other, self)
+
     def __mod__(self, other: object) -> Expression:
         return _call("remainder", self, other)
 
@@ -185,6 +192,12 @@ class Expression:
     def alias(self, name: str) -> Expression:
         """The same value under another name."""
         return Alias(self, _column_name(name, "alias"))
+
+    if not TYPE_CHECKING:  # type checkers are to know the methods above and no others
+
+        def __getattr__(self, name: str) -> Any:
+            """Only for names that there are not: what somebody who knows Spark may have meant."""
+            raise missing(name)
 
 
 class ExpressionTruthError(ConfigError, TypeError):

@@ -16,6 +16,17 @@ def _true_divide(left: Any, right: Any) -> Any:
     return pc.divide_checked(left, _null_where_zero(right))
 
 
+def _floor_divide(left: Any, right: Any) -> Any:
+    """Whole numbers divided and rounded down, as in Python; a division by zero is null."""
+    if not (pa.types.is_integer(left.type) and pa.types.is_integer(right.type)):
+        raise TypeError(f"// needs whole numbers on both sides, got {left.type} and {right.type}")
+    divisor = _null_where_zero(right)
+    quotient = pc.divide_checked(left, divisor)
+    rest = pc.subtract(left, pc.multiply(quotient, divisor))
+    is_lower = pc.and_(pc.not_equal(rest, 0), pc.xor(pc.less(rest, 0), pc.less(divisor, 0)))
+    return pc.if_else(is_lower, pc.subtract(quotient, pa.scalar(1, quotient.type)), quotient)
+
+
 def _remainder(left: Any, right: Any) -> Any:
     """The rest of a whole-number division, with the sign of the left side, as in SQL."""
     if not (pa.types.is_integer(left.type) and pa.types.is_integer(right.type)):
@@ -37,7 +48,7 @@ KERNELS: dict[str, Callable[..., Any]] = {
         *("add_checked", "subtract_checked", "multiply_checked", "negate_checked"),
         *("utf8_upper", "utf8_lower", "utf8_length"),
     )
-} | {"true_divide": _true_divide, "remainder": _remainder}
+} | {"true_divide": _true_divide, "floor_divide": _floor_divide, "remainder": _remainder}
 
 SIGNS = {
     "equal": "=",
@@ -53,6 +64,7 @@ SIGNS = {
     "subtract_checked": "-",
     "multiply_checked": "*",
     "true_divide": "/",
+    "floor_divide": "//",
     "remainder": "%",
     "negate_checked": "-",
 }

@@ -28,6 +28,8 @@ class Barrier:
     checkpoint: CheckpointId
     urgent: bool = False
     """Unaligned: whoever meets it takes the snapshot at once."""
+    last: bool = False
+    """The job is to stop behind it: nobody holds anything back."""
 
 
 @dataclass(frozen=True, slots=True)

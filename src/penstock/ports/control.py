@@ -49,7 +49,14 @@ class LaunchEnded:
     cancelled: bool = False
 
 
-ControlEvent: TypeAlias = Joined | Left | Received | LaunchEnded
+@dataclass(frozen=True, slots=True)
+class Crowded:
+    """The workers of these launches share a place with others, and there is an emptier one."""
+
+    launches: tuple[int, ...]
+
+
+ControlEvent: TypeAlias = Joined | Left | Received | LaunchEnded | Crowded
 
 
 class Workers(Protocol):
@@ -75,13 +82,17 @@ class Workers(Protocol):
         """What is known about free slots, for error messages."""
         ...
 
+    def spread(self) -> None:
+        """Looks whether workers would be better elsewhere, and tells of them by Crowded. Does not wait."""
+        ...
+
     def close(self) -> None:
         """Ends every worker and frees everything."""
         ...
 
 
 class DriverLost(Exception):
-    """The job manager is gone: the worker must leave."""
+    """The job manager is not heard of any more: the worker must drop its attempt."""
 
 
 class Driver(Protocol):
@@ -102,7 +113,19 @@ class Network(Protocol):
         ...
 
     def connect(self, outputs: Sequence[tuple[ChannelId, str]]) -> None:
-        """Connects channels to other slots, by the endpoints they gave."""
+        """Begins to connect channels to other slots, by the endpoints they gave. Does not wait."""
+        ...
+
+    def unreached(self) -> Sequence[str]:
+        """Who has not answered yet, for people; tries again as often as it is asked. Nobody: every output is there."""
+        ...
+
+    def settled(self) -> None:
+        """Every slot has connected its outputs: nobody new will come."""
+        ...
+
+    def check(self) -> None:
+        """Raises ChannelLost when another slot cannot be reached any more. Called often: looks now and then."""
         ...
 
     def input(self, channel: ChannelId) -> InputChannel: ...

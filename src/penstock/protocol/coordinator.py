@@ -469,8 +469,13 @@ class Coordinator:
         excess = self.completed[: -self.config.keep]
         if not excess:
             return []
-        self.completed = self.completed[-self.config.keep :]
+        self.completed = self.retained
         return [Subsume(tuple(excess))]
+
+    @property
+    def retained(self) -> list[CheckpointId]:
+        """What is left of the completed checkpoints when those beyond `keep` are gone."""
+        return self.completed[-self.config.keep :]
 
     def _collecting(self) -> list[Collecting]:
         if not self.unfinished:

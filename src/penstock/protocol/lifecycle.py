@@ -3,12 +3,16 @@
 Theory of operation. A job needs one worker per slot. Workers outlive attempts: when an attempt fails, for whatever
 reason, every worker drops it, lost workers are replaced, and the next attempt is deployed to whoever is there.
 
-    Gathering -> Claiming -> Deploying -> Running -> Ending -> Ended
-        ^------------+-----------+-----------+   (failure)
+    Gathering -> Claiming -> Deploying -> Connecting -> Running -> Ending -> Ended
+        ^------------+-----------+------------+------------+   (failure)
 
 *Gathering* waits for three things: a clean worker for every slot, old attempts dropped everywhere, and the delay that
 the restart strategy asks for. *Claiming* takes the next attempt number and finds what to restore: storage decides.
 Nothing runs before every worker of the plan has said Ready; an attempt that somebody keeps waiting too long fails.
+*Connecting* waits until every worker has reached all others. A network that is cut is waited for, and that is no
+failure: an attempt that has not begun has nothing to lose. Only a job that has never run ends when it stays cut.
+A job that never ran fails when slots stay without workers for too long. One that has run waits for them as long as it
+takes, and says so: a cluster that is short of cores for a while must not end it.
 
 Somebody who cancels the Spark job of a worker from outside makes no failure of the job: the worker is replaced at once,
 everybody goes back to the newest checkpoint, and the restart strategy does not hear of it.
@@ -18,7 +22,7 @@ The machine is told what happened and says what to do. It reads no clock and sen
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from penstock.protocol import restart
@@ -29,8 +33,10 @@ from penstock.protocol.phases import (
     AttemptOver,
     AttemptRuns,
     CancelLaunch,
+    CannotConnect,
     ClaimAttempt,
     Claiming,
+    Connecting,
     Deploying,
     Ended,
     Ending,
@@ -46,14 +52,21 @@ from penstock.protocol.phases import (
     SendDrop,
     SendLeave,
     SendStart,
+    SlotsMissing,
 )
 
 DROP_PATIENCE_MS = 1_500
 """How long a worker may take to drop an attempt; its own watchdog ends it earlier."""
 REJOIN_PATIENCE_MS = 5_000
 """How long Spark's own retry may take to bring a lost worker back before a new one is launched."""
+SILENT_PATIENCE_MS = 15_000
+"""How long a launch of a job that has run may bring no worker, the first time."""
+CONNECT_PATIENCE_MS = 3_000
+"""How long workers may take to reach each other before anybody is told."""
 LEAVE_PATIENCE_MS = 2_000
 LAUNCH_FAILURES_MAX = 10
+RAN_WELL_MS = 60_000
+"""An attempt that completed a checkpoint and ran so long got past the rows that earlier ones failed at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +75,7 @@ class LifecycleConfig:
     spare_workers: int = 0
     strategy: restart.Strategy = restart.Exponential()
     slot_timeout_ms: int = 30_000
+    """How long workers may be missing before the job fails, or, once it has run, before that is told."""
     deploy_timeout_ms: int = 600_000
     """How long workers may take to open and restore what they were given."""
     goes_on: bool = True
@@ -95,12 +109,15 @@ class JobMachine:
         """What the restart strategy counts."""
         self.began_again = False
         """An attempt has failed or lost a worker, whether that counts or not."""
+        self.repeats = restart.Repeats()
+        self.has_run = False
+        """Every subtask of some attempt ran: there was room for the job."""
         self.stop_wanted = False
         self.attempts = 0
-        self.short_of_slots = False
-        """The job fails because not every slot got a worker in time."""
+        self._runs_since_ms = 0.0
         self._next_launch = 0
         self._launch_failures = 0
+        self._silent_launches = 0
         self._relaunch_ms: list[float] = []
 
     # ---- beginning and ending
@@ -123,7 +140,7 @@ class JobMachine:
     def completed(self, attempt: AttemptId, outcome: Outcome, now_ms: float) -> list[Action]:
         """The last snapshot is committed everywhere."""
         match self.phase:
-            case Running(current) | Deploying(current) if current == attempt:
+            case Running(current) if current == attempt:
                 return self._end(outcome, "", now_ms)
             case _:
                 return []
@@ -140,7 +157,7 @@ class JobMachine:
             return [SendLeave(worker), CancelLaunch(launch)]
         self.launches[launch] = Launch(None, was_here=True)
         self.members[worker] = Member(launch)
-        self._launch_failures = 0
+        self._launch_failures = self._silent_launches = 0
         return self._advance(now_ms)
 
     def left(self, worker: WorkerId, reason: str, now_ms: float) -> list[Action]:
@@ -182,7 +199,21 @@ class JobMachine:
             return [self._launch(now_ms), *self._advance(now_ms)]
         if not self.config.goes_on:
             return self._failed(f"worker lost: {reason}", now_ms)
-        return [self._launch(now_ms), *self._begin_again(0, now_ms)]
+        return [self._launch(now_ms), *self._begin_again(0, now_ms, counts=False)]
+
+    def crowded(self, launches: Sequence[int], now_ms: float) -> list[Action]:
+        """These would be better elsewhere. Nobody is moved while the job runs: between two attempts it costs a moment
+        only."""
+        if not isinstance(self.phase, Gathering):
+            return []
+        actions: list[Action] = []
+        for launch in launches:
+            if self.launches.pop(launch, None) is not None:
+                gone = [w for w, member in self.members.items() if member.launch == launch]
+                for worker in gone:
+                    del self.members[worker]
+                actions += [CancelLaunch(launch), self._launch(now_ms)]
+        return actions
 
     def dropped(self, worker: WorkerId, attempt: AttemptId, now_ms: float) -> list[Action]:
         member = self.members.get(worker)
@@ -200,10 +231,30 @@ class JobMachine:
                     known[slot] = endpoints
                 self.phase = replace(self.phase, owed=self.phase.owed - {worker}, endpoints=known)
                 return self._advance(now_ms)
-            case Running(current, known) if current == attempt:
-                return [SendStart(worker, attempt, known)]
+            case Running(current) | Connecting(current) if current == attempt:
+                return [SendStart(worker, attempt, self.phase.endpoints)]
             case _:
                 return []
+
+    def connected(self, worker: WorkerId, attempt: AttemptId, now_ms: float) -> list[Action]:
+        match self.phase:
+            case Connecting(current) if current == attempt:
+                self.phase = replace(self.phase, owed=self.phase.owed - {worker})
+                return self._advance(now_ms)
+            case _:
+                return []
+
+    def unreached(
+        self, worker: WorkerId, attempt: AttemptId, peers: tuple[str, ...], now_ms: float
+    ) -> list[Action]:
+        """A worker waits for others. Told when it is news and not over in a moment."""
+        phase = self.phase
+        if not isinstance(phase, Connecting) or phase.attempt != attempt:
+            return []
+        if now_ms < phase.since_ms + CONNECT_PATIENCE_MS or phase.unreached.get(worker) == peers:
+            return []
+        self.phase = replace(phase, unreached={**phase.unreached, worker: peers})
+        return [CannotConnect(attempt, worker, peers)]
 
     # ---- attempts
 
@@ -234,23 +285,36 @@ class JobMachine:
             return self.fail_for_good(reason, now_ms)
         return self._failed(reason, now_ms)
 
-    def attempt_failed(self, attempt: AttemptId | None, reason: str, now_ms: float) -> list[Action]:
-        """Two failures of one attempt are one: the second finds another phase or attempt."""
+    def attempt_failed(
+        self,
+        attempt: AttemptId | None,
+        reason: str,
+        now_ms: float,
+        *,
+        what: str = "",
+        progressed: bool = False,
+    ) -> list[Action]:
+        """Two failures of one attempt are one: the second finds another phase or attempt. `what` is told of a failure
+        about rows, see `restart.Repeats`; `progressed` when a checkpoint of the attempt had completed."""
         if attempt is None or attempt != self._present_attempt():
             return []
-        return self._failed(reason, now_ms)
+        ran_well = progressed and now_ms - self._runs_since_ms >= RAN_WELL_MS
+        return self._failed(reason, now_ms, what, ran_well)
 
-    def _failed(self, reason: str, now_ms: float) -> list[Action]:
+    def _failed(
+        self, reason: str, now_ms: float, what: str = "", ran_well: bool = False
+    ) -> list[Action]:
         self.failures_ms.append(now_ms)
-        match restart.decide(self.config.strategy, self.failures_ms):
+        self.repeats = self.repeats.after(what, ran_well=ran_well)
+        match restart.decide(self.config.strategy, self.failures_ms, self.repeats):
             case restart.GiveUp(why):
                 return self._end(Outcome.FAILED, f"{reason} ({why})", now_ms)
             case restart.RestartAfter(delay_ms):
                 return self._begin_again(delay_ms, now_ms)
 
-    def _begin_again(self, delay_ms: int, now_ms: float) -> list[Action]:
+    def _begin_again(self, delay_ms: int, now_ms: float, *, counts: bool = True) -> list[Action]:
         attempt = self._present_attempt()
-        over: list[Action] = [] if attempt is None else [AttemptOver(attempt)]
+        over: list[Action] = [] if attempt is None else [AttemptOver(attempt, counts)]
         self.began_again = True
         self.phase = Gathering(now_ms, now_ms + delay_ms, now_ms + DROP_PATIENCE_MS)
         return over + self._drops() + self._advance(now_ms)
@@ -264,9 +328,10 @@ class JobMachine:
         if isinstance(self.phase, Ended):
             return []
         for launch, state in sorted(self.launches.items()):
-            since = state.waiting_since_ms
-            if state.was_here and since is not None and now_ms >= since + REJOIN_PATIENCE_MS:
+            due_ms = self._give_up_ms(state)
+            if due_ms is not None and now_ms >= due_ms:
                 del self.launches[launch]
+                self._silent_launches += not state.was_here
                 actions += [CancelLaunch(launch), self._launch(now_ms)]
         due = [at for at in self._relaunch_ms if at <= now_ms]
         self._relaunch_ms = [at for at in self._relaunch_ms if at > now_ms]
@@ -276,16 +341,15 @@ class JobMachine:
     def wake_ms(self, now_ms: float) -> float | None:
         """When `tick` has something to do next, if nothing else happens: always later than now."""
         times = list(self._relaunch_ms)
-        times += [
-            state.waiting_since_ms + REJOIN_PATIENCE_MS
-            for state in self.launches.values()
-            if state.was_here and state.waiting_since_ms is not None
-        ]
+        due = [self._give_up_ms(state) for state in self.launches.values()]
+        times += [time for time in due if time is not None]
         match self.phase:
             case Gathering(not_before_ms=not_before, drop_until_ms=drop_until):
                 times += [not_before, drop_until, self._slots_by_ms(self.phase)]
             case Deploying(until_ms=until) | Ending(until_ms=until):
                 times.append(until)
+            case Connecting(since_ms=since) if not self.has_run:
+                times.append(since + self.config.slot_timeout_ms)
             case _:
                 pass
         return min((time for time in times if time > now_ms), default=None)
@@ -302,6 +366,8 @@ class JobMachine:
                     for worker in sorted(owed)
                     if worker in members and (slot := members[worker].slot) is not None
                 ]
+            case Connecting(attempt, owed=owed, endpoints=endpoints):
+                return [SendStart(worker, attempt, endpoints) for worker in sorted(owed)]
             case Running(attempt):
                 return [
                     SendDrop(worker, member.attempt)
@@ -315,6 +381,17 @@ class JobMachine:
 
     # ---- inside
 
+    def _give_up_ms(self, launch: Launch) -> float | None:
+        """When a launch is given up and another made in its place; None: not while it is as it is. One that never
+        brought a worker may have gone where nobody is any more, or may just be slow: patience grows."""
+        if launch.waiting_since_ms is None:
+            return None
+        if launch.was_here:
+            return launch.waiting_since_ms + REJOIN_PATIENCE_MS
+        if not self.has_run:
+            return None
+        return launch.waiting_since_ms + (SILENT_PATIENCE_MS << min(self._silent_launches, 6))
+
     def _advance(self, now_ms: float) -> list[Action]:
         match self.phase:
             case Gathering():
@@ -323,21 +400,26 @@ class JobMachine:
                 return self._all_ready(attempt, restored, kind, endpoints, now_ms)
             case Deploying(until_ms=until) if now_ms >= until:
                 return self._not_ready(self.phase, now_ms)
+            case Connecting(owed=owed) if not owed:
+                return self._all_connected(self.phase, now_ms)
+            case Connecting(since_ms=since) if (
+                not self.has_run and now_ms >= since + self.config.slot_timeout_ms
+            ):
+                return self.fail_for_good(self._cut_off(self.phase), now_ms)
             case Ending():
                 return self._finish_ending(now_ms)
             case _:
                 return []
 
     def _slots_by_ms(self, phase: Gathering) -> float:
-        """A worker that is lost while the restart strategy makes everybody wait has time to be replaced, too."""
-        return max(phase.since_ms, phase.not_before_ms) + self.config.slot_timeout_ms
+        """A worker that is lost while the restart strategy makes everybody wait has time to be replaced, too. What
+        has been told is told again when twice the time has passed."""
+        patience_ms = self.config.slot_timeout_ms << phase.told
+        return max(phase.since_ms, phase.not_before_ms) + patience_ms
 
     def _try_claim(self, phase: Gathering, now_ms: float) -> list[Action]:
         if self._crew() is None:
-            if now_ms >= self._slots_by_ms(phase):
-                self.short_of_slots = True
-                return self.fail_for_good(self._too_few(), now_ms)
-            return []
+            return self._too_few(phase, now_ms) if now_ms >= self._slots_by_ms(phase) else []
         dropping = any(member.attempt is not None for member in self.members.values())
         if now_ms < phase.not_before_ms or (dropping and now_ms < phase.drop_until_ms):
             return []
@@ -357,13 +439,27 @@ class JobMachine:
             return self._end(Outcome.FINISHED, "", now_ms)
         if kind is SnapshotKind.STOP and self.stop_wanted:
             return self._end(Outcome.STOPPED, "", now_ms)
-        self.phase = Running(attempt, endpoints)
         crew = [w for w, member in sorted(self.members.items()) if member.attempt == attempt]
-        actions: list[Action] = [SendStart(worker, attempt, endpoints) for worker in crew]
-        actions.append(AttemptRuns(attempt, restored))
+        self.phase = Connecting(attempt, restored, frozenset(crew), endpoints, now_ms, {})
+        return [SendStart(worker, attempt, endpoints) for worker in crew]
+
+    def _all_connected(self, phase: Connecting, now_ms: float) -> list[Action]:
+        self.has_run = True
+        self._runs_since_ms = now_ms
+        self.phase = Running(phase.attempt, phase.endpoints)
+        actions: list[Action] = [AttemptRuns(phase.attempt, phase.restored)]
         if self.stop_wanted:
             actions.append(RequestStop())
         return actions
+
+    def _cut_off(self, phase: Connecting) -> str:
+        """A job that never ran may be on a network where it never can."""
+        told = [", ".join(peers) for _, peers in sorted(phase.unreached.items())]
+        return (
+            f"the workers could not reach each other within {self.config.slot_timeout_ms / 1000:g} s: no answer "
+            f"from {'; '.join(told) or 'some of them'}. Executors must reach each other: open the ports between "
+            "them (spark.penstock.data.ports), or raise slot_timeout"
+        )
 
     def _not_ready(self, phase: Deploying, now_ms: float) -> list[Action]:
         late = tuple(sorted(phase.owed))
@@ -393,7 +489,7 @@ class JobMachine:
 
     def _present_attempt(self) -> AttemptId | None:
         match self.phase:
-            case Running(attempt) | Deploying(attempt):
+            case Running(attempt) | Connecting(attempt) | Deploying(attempt):
                 return attempt
             case _:
                 return None
@@ -414,18 +510,27 @@ class JobMachine:
         self.launches[launch] = Launch(now_ms)
         return LaunchWorker(launch)
 
-    def _too_few(self) -> str:
-        return (
-            f"the job needs {self.config.slots} workers (one free core each) and only "
-            f"{len(self.members)} registered within {self.config.slot_timeout_ms / 1000:g} s"
+    def _too_few(self, phase: Gathering, now_ms: float) -> list[Action]:
+        needs = f"the job needs {self.config.slots} workers (one free core each) and only "
+        if self.has_run:
+            waited_s = round((now_ms - max(phase.since_ms, phase.not_before_ms)) / 1000)
+            there = f"{len(self.members)} are there after {waited_s} s"
+            self.phase = replace(phase, told=phase.told + 1)
+            return [SlotsMissing(f"{needs}{there}; it goes on as soon as the others come", True)]
+        timeout_s = self.config.slot_timeout_ms / 1000
+        reason = (
+            f"{needs}{len(self.members)} registered within {timeout_s:g} s; free some cores, lower parallelism, "
+            "or let it wait longer with start(..., slot_timeout=...)"
         )
+        return [SlotsMissing(reason, False), *self.fail_for_good(reason, now_ms)]
 
     def _end(self, outcome: Outcome, reason: str, now_ms: float) -> list[Action]:
         if isinstance(self.phase, Ending | Ended):
             return []
         attempt = self._present_attempt()
         over: list[Action] = [] if attempt is None else [AttemptOver(attempt)]
-        self.phase = Ending(outcome, reason, now_ms + LEAVE_PATIENCE_MS)
+        ran = isinstance(self.phase, Running)
+        self.phase = Ending(outcome, reason, now_ms + LEAVE_PATIENCE_MS, ran)
         leaves: list[Action] = [SendLeave(worker) for worker in sorted(self.members)]
         return over + leaves + self._finish_ending(now_ms)
 

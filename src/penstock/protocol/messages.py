@@ -50,7 +50,7 @@ class Deploy:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Connect the output channels and run. `endpoints` has every slot's answer to Deploy."""
+    """Connect the output channels, run, and say Connected. `endpoints` has every slot's answer to Deploy."""
 
     attempt: AttemptId
     endpoints: Mapping[int, Mapping[str, str]]
@@ -117,6 +117,21 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
+class Connected:
+    """The answer to Start: every channel to other slots is open, and this worker runs."""
+
+    attempt: AttemptId
+
+
+@dataclass(frozen=True, slots=True)
+class Unreached:
+    """The answer to a Start that was said again: these have not answered yet. For people."""
+
+    attempt: AttemptId
+    peers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Ack:
     """The subtasks of one worker have taken their snapshots and written them."""
 
@@ -138,7 +153,8 @@ class Decline:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The attempt cannot go on. `fatal`: a restart would not help (a bug in the plan, a version mismatch)."""
+    """The attempt cannot go on. `fatal`: a restart would not help (a bug in the plan, a version mismatch). `about_rows`
+    identifies an error that lies in the rows, as far as one can tell; empty for all others."""
 
     attempt: AttemptId
     error: str
@@ -147,6 +163,7 @@ class Failed:
     traceback: str = ""
     journal: tuple[str, ...] = ()
     fatal: bool = False
+    about_rows: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,5 +209,15 @@ class Status:
 
 
 FromWorker: TypeAlias = (
-    Ready | Ack | Decline | Failed | Finished | Committed | Dropped | Collected | Status
+    Ready
+    | Connected
+    | Unreached
+    | Ack
+    | Decline
+    | Failed
+    | Finished
+    | Committed
+    | Dropped
+    | Collected
+    | Status
 )

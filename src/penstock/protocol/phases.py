@@ -26,6 +26,8 @@ class Gathering:
     since_ms: float
     not_before_ms: float
     drop_until_ms: float
+    told: int = 0
+    """How often it was said that workers are missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,19 @@ class Deploying:
 
 
 @dataclass(frozen=True, slots=True)
+class Connecting:
+    """Everybody is ready, and connects to everybody else. `owed` have not said Connected."""
+
+    attempt: AttemptId
+    restored: CheckpointId
+    owed: frozenset[WorkerId]
+    endpoints: Mapping[int, Mapping[str, str]]
+    since_ms: float
+    unreached: Mapping[WorkerId, tuple[str, ...]]
+    """Whom they could not reach so far."""
+
+
+@dataclass(frozen=True, slots=True)
 class Running:
     attempt: AttemptId
     endpoints: Mapping[int, Mapping[str, str]]
@@ -54,6 +69,8 @@ class Ending:
     outcome: Outcome
     reason: str
     until_ms: float
+    ran: bool
+    """An attempt ran when the end began."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +79,7 @@ class Ended:
     reason: str
 
 
-Phase: TypeAlias = Gathering | Claiming | Deploying | Running | Ending | Ended
+Phase: TypeAlias = Gathering | Claiming | Deploying | Connecting | Running | Ending | Ended
 
 # ---- what the machine asks for
 
@@ -117,9 +134,10 @@ class AttemptRuns:
 
 @dataclass(frozen=True, slots=True)
 class AttemptOver:
-    """Fenced: nothing of this attempt counts any more."""
+    """Fenced: nothing of this attempt counts any more. `counts`: its end is a failure for the restart strategy."""
 
     attempt: AttemptId
+    counts: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +147,23 @@ class NotReady:
     attempt: AttemptId
     workers: tuple[WorkerId, ...]
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CannotConnect:
+    """For the history: this worker waits for others that do not answer it."""
+
+    attempt: AttemptId
+    worker: WorkerId
+    peers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SlotsMissing:
+    """For people: not every slot got a worker in time. The job waits on, or it fails for that."""
+
+    reason: str
+    waits: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +188,8 @@ Action: TypeAlias = (
     | AttemptRuns
     | AttemptOver
     | NotReady
+    | CannotConnect
+    | SlotsMissing
     | RequestStop
     | JobEnded
 )

@@ -1,12 +1,15 @@
 """From what lies in storage to what to do: a pure function.
 
-A checkpoint exists if its metadata does. It is *void* when a later attempt recorded that it restored an older one:
-that attempt aborted what the checkpoint had pre-committed. It is *damaged* when its metadata, or a file it names,
+A checkpoint exists if its metadata does. It is *void* when a later attempt recorded that it went on without it: that
+attempt aborted what the checkpoint had pre-committed. It is *damaged* when its metadata, or a file it names,
 cannot be read. Falling back below a completed checkpoint would show the rows that its sinks have committed a second
 time, so that is allowed only where no sink minds. A damaged one that a later attempt has already left behind counts no
 more: that attempt went on from an older one because somebody asked for it, or because no sink minded.
 
 A job that was begun with another job's checkpoint and has none of its own yet begins with that one again.
+
+A claim records which checkpoints of earlier attempts it found good, so it says all that the claims before it said, and
+those are deleted. Whether some of them are still there makes no difference to any decision.
 """
 
 from __future__ import annotations
@@ -41,6 +44,14 @@ class Claim:
     first_id: CheckpointId = NO_CHECKPOINT
     """Checkpoints below this one are of earlier attempts; 0 where that was not recorded."""
     origin: Origin | None = None
+    """What the job was begun with."""
+    kept: frozenset[CheckpointId] | None = None
+    """The checkpoints of earlier attempts that count; None in old records: then it is those up to `restored`."""
+
+    def went_on_without(self, checkpoint: CheckpointId) -> bool:
+        if self.restored is None:
+            return False
+        return self.restored < checkpoint if self.kept is None else checkpoint not in self.kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,29 +146,27 @@ def gone(facts: Facts) -> tuple[Damaged, ...]:
 
 def beginning(claims: Sequence[Claim]) -> Origin | None:
     """What the job was begun with the last time it was begun; None: with nothing."""
-    begun = [claim for claim in claims if claim.restored == NO_CHECKPOINT]
+    begun = [c for c in claims if c.restored == NO_CHECKPOINT or c.kept is not None]
     return max(begun, key=lambda claim: claim.attempt).origin if begun else None
 
 
 def is_left_behind(checkpoint: CheckpointId, claims: Sequence[Claim]) -> bool:
-    """Like `is_void`, for one whose metadata cannot be read: a later attempt, with ids above it, went on from an
-    older one."""
+    """Like `is_void`, for one whose metadata cannot be read: a later attempt, with ids above it, went on without
+    it."""
     revived = max((c.attempt for c in claims if c.restored == checkpoint), default=0)
     return any(
         claim.attempt > revived
-        and claim.restored is not None
-        and claim.restored < checkpoint < claim.first_id
+        and claim.went_on_without(checkpoint)
+        and checkpoint < claim.first_id
         for claim in claims
     )
 
 
 def is_void(found: Found, claims: Sequence[Claim]) -> bool:
-    """A later attempt went back behind it, and none after that went on from it again."""
+    """A later attempt went on without it, and none after that went on from it again."""
     revived = max((c.attempt for c in claims if c.restored == found.checkpoint), default=0)
     return any(
-        claim.attempt > max(found.attempt, revived)
-        and claim.restored is not None
-        and claim.restored < found.checkpoint
+        claim.attempt > max(found.attempt, revived) and claim.went_on_without(found.checkpoint)
         for claim in claims
     )
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -36,6 +36,7 @@ from penstock.testing.tally import Tally
 
 SOURCE_CALLS = ("open", "read", "recover")
 SINK_CALLS = ("open", "write", "prepare", "commit", "abort", "recover")
+Call: TypeAlias = Literal["open", "read", "recover", "write", "prepare", "commit", "abort"]
 Answer = TypeVar("Answer")
 
 
@@ -43,17 +44,17 @@ Answer = TypeVar("Answer")
 class Failure:
     """The `number`-th call of this kind fails, before or after it took effect."""
 
-    call: str
+    call: Call
     number: int
     took_effect: bool
 
 
-def fail_before(call: str, number: int = 1) -> Failure:
+def fail_before(call: Call, number: int = 1) -> Failure:
     """Raises instead of doing it."""
     return Failure(call, whole_number(number, "fail_before: number", 1, 1 << 31), False)
 
 
-def fail_after(call: str, number: int = 1) -> Failure:
+def fail_after(call: Call, number: int = 1) -> Failure:
     """Does it and raises all the same: the outcome is unknown."""
     return Failure(call, whole_number(number, "fail_after: number", 1, 1 << 31), True)
 
@@ -67,7 +68,7 @@ class Script:
         for failure in self._failures:
             _check(failure, known, what)
 
-    def run(self, call: str, work: Callable[[], Answer]) -> Answer:
+    def run(self, call: Call, work: Callable[[], Answer]) -> Answer:
         """Does the work, or fails where the script says so."""
         if is_calm() or not any(failure.call == call for failure in self._failures):
             return work()
@@ -126,6 +127,9 @@ class _FaultyReader(SourceReader):
     def describe(self) -> str:
         return self._inside.describe()
 
+    def lag(self) -> Mapping[str, float]:
+        return self._inside.lag()
+
     def close(self) -> None:
         self._inside.close()
 
@@ -139,6 +143,7 @@ class FaultySink(Sink):
     def __init__(self, sink: Sink, script: Iterable[Failure]) -> None:
         self.inside = sink
         self.idempotent = sink.idempotent
+        self.hold = sink.hold
         self._script = Script(script, SINK_CALLS, "FaultySink")
 
     def around(self, sink: Sink) -> FaultySink:

@@ -229,9 +229,8 @@ class _Judge:
                 self._world.found(finding)
 
     def _check_leftovers(self, name: str) -> None:
-        """What a worker staged that nobody knew to be alive is not held against the sink."""
-        zombies = [t for t in self._world.table.prepared.values() if t.by_zombie]
-        left = 0 if zombies else self._play.leftovers(name)
+        """What a worker staged behind the end that nobody knew to be alive is not held against the sink."""
+        left = 0 if self._world.table.prepared else self._play.leftovers(name)
         if left:
             self._world.found(_left_behind(name, left, LEFT))
 

@@ -50,6 +50,7 @@ class SinkWatch(Outside):
         schema: pa.Schema,
         sink: Sink | None,
         read: Read | None,
+        upserts: LastPer | None = None,
     ) -> None:
         self.world = world
         self.name = name
@@ -61,6 +62,8 @@ class SinkWatch(Outside):
         self._schema = schema
         self._sink = sink
         self._read = read
+        self._upserts = upserts
+        """Set where the sink may keep the newest row of each key only, instead of all rows."""
         self._is_late = sink is not None and hands_to_driver(sink)
         """Rows are seen when they have arrived in the driver, some time after their commit."""
         self._known: dict[str, Transaction] = {}
@@ -100,9 +103,9 @@ class SinkWatch(Outside):
         if self.writes_directly is None:
             self.writes_directly = False
         name = self._transaction(context, checkpoint)
-        stale = self.world.is_stale(context.attempt)
+        now_ms = self.world.clock.now_ms
         entry = Transaction(
-            self.name, context.index, context.attempt, checkpoint, tuple(rows), stale
+            self.name, context.index, context.attempt, checkpoint, tuple(rows), now_ms
         )
         self.world.table.prepared[name] = self._known[name] = entry
         return name
@@ -137,7 +140,7 @@ class SinkWatch(Outside):
         again = name in table.visible or name in self._uncertain
         if name not in table.visible:
             self.world.checkers.on_commit(name)
-            table.visible[name] = table.prepared.pop(name)
+            table.show(name)
         self._uncertain.discard(name)
         self.check_visible("commit again" if again else "commit", name)
 
@@ -209,29 +212,44 @@ class SinkWatch(Outside):
         if not self.is_exact or self.world.finding is not None:
             return
         try:
-            seen = all_rows(self.visible_rows())
+            rows = self.visible_rows()
         except ConfigError as error:
             self.world.found(Finding("read", "what a sink shows can be read", str(error)))
             return
-        committed = all_rows(self.committed_rows())
+        seen, committed = all_rows(rows), all_rows(self.committed_rows())
         under_way = self._is_late and after != "the end" and seen <= committed
-        if seen != committed and not under_way and seen not in self._possible(committed):
+        if seen == committed or under_way or seen in self._possible(committed):
+            return
+        if self._upserts is None or len(rows) != len(self._upserts(rows)):
             self.world.found(self._explain(seen, committed, after, name))
+        elif self._upserts(rows) not in self._newest(self._upserts):
+            self.world.found(self._explain_upsert(self._upserts, rows, after, name))
+
+    def _newest(self, view: LastPer) -> list[dict[str, str]]:
+        """What a sink shows that keeps the newest committed row of each key, with every choice as above."""
+        committed = self.committed_rows()
+        chosen = [[], *self._choices()]
+        rows = [[self._named(row) for name in each for row in self._rows(name)] for each in chosen]
+        return [view([*committed, *more]) for more in rows]
 
     def _possible(self, committed: Rows) -> list[Rows]:
         """With every choice of the transactions whose outcome nobody knows."""
-        open_ones = sorted(self._uncertain)[:UNCERTAIN_MAX]
         return [
             multiset.plus([committed, *(self._rows_of(name) for name in chosen)])
-            for size in range(1, len(open_ones) + 1)
-            for chosen in combinations(open_ones, size)
+            for chosen in self._choices()
         ]
 
+    def _choices(self) -> list[list[str]]:
+        open_ones = sorted(self._uncertain)[:UNCERTAIN_MAX]
+        sizes = range(1, len(open_ones) + 1)
+        return [list(chosen) for size in sizes for chosen in combinations(open_ones, size)]
+
     def _rows_of(self, name: str) -> Rows:
+        return self._rows_of_batch(self._rows(name))
+
+    def _rows(self, name: str) -> Sequence[Row]:
         """Empty for a transaction of another sink."""
-        if name not in self._known:
-            return Rows()
-        return self._rows_of_batch(self._known[name].rows)
+        return self._known[name].rows if name in self._known else ()
 
     def _rows_of_batch(self, rows: Sequence[Row]) -> Rows:
         return all_rows([self._named(row) for row in rows])
@@ -260,6 +278,18 @@ class SinkWatch(Outside):
         if early or extra <= self._rows_of_batch(self._written):
             return self._finding("early", "I9", wrong, early[-1:], EARLY)
         return self._finding("strange", "I1", wrong, [], STRANGE)
+
+    def _explain_upsert(
+        self, view: LastPer, rows: list[dict[str, Any]], after: str, name: str
+    ) -> Finding:
+        have, want = view(rows), view(self.committed_rows())
+        wrong = difference(have, want) or Difference("", (), ())
+        if want.keys() - have.keys():
+            look_at = LOST if rows else f"{LOST} {NO_OUTSIDE}"
+            return self._finding("lost", "I10", wrong, [name], look_at)
+        if after in ("prepare", "abort"):
+            return self._finding("early", "I9", wrong, [name], EARLY)
+        return self._finding("not the newest", "I10", wrong, [name], NOT_THE_NEWEST)
 
     def _nothing_seen(self) -> Finding:
         first = self._left_out[0] if self._left_out else None
@@ -320,6 +350,12 @@ TWICE = (
     " after an error, and by the next attempt after a restart. The second call must see that the work is done and do"
     " nothing. Note the transaction's name where the rows go, in the same atomic act, and look there first."
 )
+NOT_THE_NEWEST = (
+    "commit() of this sink: it keeps one row for each key, and that must be the newest that was committed. A"
+    " transaction is committed again whenever the outcome of an earlier call is not known, also when a newer one has"
+    " been committed since: to write its rows again would bring old values back. Note the transaction's name where the"
+    " rows go, in the same atomic act, and look there first."
+)
 HALF = (
     "commit() of this sink: it failed half-way and left some of the rows to be seen. All rows of a transaction must"
     " become visible in one atomic act: one database transaction, one rename."
@@ -344,7 +380,8 @@ STRANGE = "What `read` returns and what the sink writes: there are rows that wer
 LOST = (
     "commit() of this sink: it returned, and rows of the transaction cannot be seen. Either it did not make them"
     " visible, or write() or prepare() left them out, or they were not durable after prepare(), or abort_others() took"
-    " away what it had to keep, or two transactions have the same name."
+    " away what it had to keep, or two transactions have the same name. A sink that keeps only the newest row of each"
+    ' key says so with compare=last_per("key").'
 )
 NO_OUTSIDE = (
     "Nothing at all is visible: does `read` look where commit() writes? A fake in memory must derive from"

@@ -29,7 +29,7 @@ from penstock.shells.sim import settings
 from penstock.shells.sim.faults import Faults
 from penstock.shells.sim.scenario import Drawn, Scenario
 from penstock.shells.sim.settings import Settings
-from penstock.testing.compare import Comparison, View, view_for
+from penstock.testing.compare import Comparison, LastPer, View, view_for
 from penstock.testing.copies import Template, check_can_be_sent
 from penstock.testing.finding import short
 from penstock.testing.sink_watch import Read, SinkWatch, hands_to_driver
@@ -172,7 +172,9 @@ class Play:
         shipped = is_shipped(node.connector)
         own = None if shipped else node.connector
         read = None if shipped else self._read(node)
-        watch = SinkWatch(world, node.name, node.schema, own, read)
+        wanted = of_sink(self._stage.compare, node.name)
+        upserts = wanted if isinstance(wanted, LastPer) else None
+        watch = SinkWatch(world, node.name, node.schema, own, read, upserts)
         inner = stand_in(node.connector) if shipped else node.connector
         if own is not None:
             self._own[node.name] = own
@@ -202,7 +204,7 @@ def is_shipped(sink: Sink) -> bool:
 def stand_in(sink: Any) -> Sink:
     """The same sink with a stand-in where rows would go to disk or to the driver."""
     around = getattr(sink, "around", None)
-    return StandIn() if around is None else around(stand_in(sink.inside))
+    return StandIn(hold=sink.hold) if around is None else around(stand_in(sink.inside))
 
 
 def of_sink(given: PerSink, name: str) -> Any:

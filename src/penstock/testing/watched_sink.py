@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from penstock.connectors.base import Sink, SinkCommitter, SinkContext, SinkWriter
+from penstock.connectors.base import Hold, Sink, SinkCommitter, SinkContext, SinkWriter
 from penstock.connectors.contract import refuse, wrong_committer, wrong_writer
 from penstock.errors import CommitError
 from penstock.protocol.snapshot import Plain
@@ -30,6 +30,7 @@ class WatchedSink(Sink):
         self._watch = watch
         self._inner = inner
         self.idempotent = inner.idempotent
+        self.hold = inner.hold
 
     def receive(self, item: Plain) -> None:
         self._inner.receive(item)
@@ -109,7 +110,7 @@ class WatchedCommitter(SinkCommitter):
             watch.call(self._context, f"{told} -> not called: simulated failure before it", name)
             raise SimulatedFault(f"simulated failure before the commit of {name}")
         if not watch.is_known(name):
-            if not watch.world.checkers.may_go_back():
+            if not watch.world.checkers.went_back:
                 watch.world.violation("I10", f"{name} is to be committed and was aborted")
             raise CommitError(f"transaction {name} is gone")
         self._commit(name, description, told)
@@ -148,8 +149,9 @@ class WatchedCommitter(SinkCommitter):
 class StandIn(Sink):
     """In the place of a shipped sink: perfect, and in memory."""
 
-    def __init__(self, idempotent: bool = False) -> None:
+    def __init__(self, idempotent: bool = False, hold: Hold | None = None) -> None:
         self.idempotent = idempotent
+        self.hold = hold
 
     def writer(self, context: SinkContext) -> SinkWriter:
         return _StandInWriter()

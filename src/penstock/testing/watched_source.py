@@ -85,6 +85,9 @@ class WatchedReader(SourceReader):
     def describe(self) -> str:
         return self._inner.describe()
 
+    def lag(self) -> Mapping[str, float]:
+        return self._inner.lag()
+
     def close(self) -> None:
         self._inner.close()
 

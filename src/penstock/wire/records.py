@@ -13,8 +13,8 @@ from penstock.protocol.ids import NO_CHECKPOINT, AttemptId, CheckpointId
 from penstock.wire import document
 
 _VERSION = 1
-_RESTORED_VERSION = 2
-"""Version 1 had neither `first_id` nor an origin."""
+_RESTORED_VERSION = 3
+"""Version 1 had neither `first_id` nor an origin, version 2 not what was `kept`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,8 @@ class OwnerRecord:
 @dataclass(frozen=True, slots=True)
 class RestoredRecord:
     """`owner/<attempt>-restored`: the attempt goes on from this checkpoint (0: from the beginning, or from another
-    job's checkpoint, if there is an origin)."""
+    job's checkpoint, if there is an origin). It says all that records of earlier attempts said and that still
+    matters, so that those can go."""
 
     attempt: AttemptId
     checkpoint: CheckpointId
@@ -46,8 +47,11 @@ class RestoredRecord:
     first_id: CheckpointId = NO_CHECKPOINT
     """The first id of this attempt: lower ones are of earlier attempts."""
     origin: str = ""
-    """The directory of that other job, without passwords."""
+    """The directory of the job whose checkpoint this one was begun with, without passwords."""
     origin_checkpoint: CheckpointId = NO_CHECKPOINT
+    kept: tuple[CheckpointId, ...] | None = None
+    """The checkpoints of earlier attempts that count, the restored one among them; no other does. None in older
+    versions: then the records of earlier attempts say which do."""
 
 
 def encode_job(record: JobRecord) -> bytes:
@@ -74,10 +78,12 @@ def encode_restored(record: RestoredRecord) -> bytes:
 
 
 def decode_restored(data: bytes, name: str) -> RestoredRecord:
-    kinds: dict[int, type] = dict.fromkeys((1, _RESTORED_VERSION), RestoredRecord)
+    kinds: dict[int, type] = dict.fromkeys((1, 2, _RESTORED_VERSION), RestoredRecord)
     record: RestoredRecord = document.read(data, "penstock-restored", kinds, name)
     for field in ("attempt", "checkpoint", "ids_until", "first_id", "origin_checkpoint"):
         _check_not_negative(getattr(record, field), field, name)
+    for checkpoint in record.kept or ():
+        _check_not_negative(checkpoint, "kept", name)
     return record
 
 

@@ -42,7 +42,7 @@ class Folder(Protocol):
         ...
 
     def move(self, name: str, target: str) -> None:
-        """Moves a file; it appears whole or not at all, and durably."""
+        """Moves a file; it appears whole or not at all, and durably, with the folders above it."""
         ...
 
     def settle(self, name: str) -> None:
@@ -111,13 +111,16 @@ class LocalFolder:
 
     def move(self, name: str, target: str) -> None:
         source, destination = self._root / name, self._root / target
+        destination.parent.mkdir(parents=True, exist_ok=True)
         source.rename(destination)
-        _sync(destination.parent)
+        self.settle(target)
         with suppress(FileNotFoundError):
             _sync(source.parent)
 
     def settle(self, name: str) -> None:
-        _sync((self._root / name).parent)
+        """With all folders above it: whoever made them may not have got that far either."""
+        for folder in Path(name).parents:
+            _sync(self._root / folder)
 
     def list(self, folder: str) -> list[str]:
         try:
@@ -176,6 +179,8 @@ class RemoteFolder:
             return None
 
     def move(self, name: str, target: str) -> None:
+        if "/" in target:
+            self._fs.makedirs(self._path(target).rsplit("/", 1)[0], exist_ok=True)
         self._fs.mv(self._path(name), self._path(target))
 
     def settle(self, name: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,6 +12,7 @@ from pyarrow import csv as pa_csv
 from penstock.connectors.sinks.jsonlines import to_json_lines
 from penstock.errors import DataError, SchemaError
 
+Format: TypeAlias = Literal["parquet", "csv", "json"]
 ROW_GROUP_ROWS = 262_144
 ROW_GROUP_BYTES = 8 << 20
 
@@ -25,13 +26,14 @@ class Encoder(Protocol):
 
 
 class ParquetEncoder:
-    """Gathers batches into large row groups, up to a limit that bounds memory and the pause of writing one."""
+    """Gathers batches into large row groups, up to limits that bound memory and the pause of writing one."""
 
-    def __init__(self, handle: Any, schema: pa.Schema) -> None:
+    def __init__(self, handle: Any, schema: pa.Schema, buffer_bytes: int) -> None:
         self._writer = pq.ParquetWriter(
             handle, schema, compression="snappy", use_dictionary=False, store_schema=True
         )
         self._schema = schema
+        self._bytes_max = min(ROW_GROUP_BYTES, buffer_bytes)
         self._batches: list[pa.RecordBatch] = []
         self._rows = 0
         self._bytes = 0
@@ -40,7 +42,7 @@ class ParquetEncoder:
         self._batches.append(batch)
         self._rows += batch.num_rows
         self._bytes += batch.nbytes
-        if self._rows >= ROW_GROUP_ROWS or self._bytes >= ROW_GROUP_BYTES:
+        if self._rows >= ROW_GROUP_ROWS or self._bytes >= self._bytes_max:
             self._flush()
 
     def finish(self) -> None:
@@ -57,7 +59,7 @@ class ParquetEncoder:
 class CsvEncoder:
     """A header in every file; a null is an empty value, an empty string is `""`."""
 
-    def __init__(self, handle: Any, schema: pa.Schema) -> None:
+    def __init__(self, handle: Any, schema: pa.Schema, buffer_bytes: int) -> None:
         self._writer = pa_csv.CSVWriter(handle, schema)
         self._is_single = len(schema) == 1
 
@@ -74,7 +76,7 @@ class CsvEncoder:
 
 
 class JsonEncoder:
-    def __init__(self, handle: Any, schema: pa.Schema) -> None:
+    def __init__(self, handle: Any, schema: pa.Schema, buffer_bytes: int) -> None:
         self._handle = handle
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -84,14 +86,14 @@ class JsonEncoder:
         """Nothing is held back."""
 
 
-ENCODERS: dict[str, Callable[[Any, pa.Schema], Encoder]] = {
+ENCODERS: dict[Format, Callable[[Any, pa.Schema, int], Encoder]] = {
     "parquet": ParquetEncoder,
     "csv": CsvEncoder,
     "json": JsonEncoder,
 }
 
 
-def require_writable(format_: str, schema: pa.Schema) -> None:
+def require_writable(format_: Format, schema: pa.Schema) -> None:
     """Raises `SchemaError` for a column that the format cannot hold: each is tried with a row of its own."""
     if not len(schema):
         raise SchemaError("FileSink: there are no columns to write")
@@ -103,11 +105,11 @@ def require_writable(format_: str, schema: pa.Schema) -> None:
         _try_column(format_, pa.field(field.name, field.type))
 
 
-def _try_column(format_: str, field: pa.Field) -> None:
+def _try_column(format_: Format, field: pa.Field) -> None:
     schema = pa.schema([field, pa.field(f"{field.name} and another", pa.int64())])
     batch = pa.RecordBatch.from_arrays([pa.nulls(1, field.type), pa.array([1])], schema=schema)
     try:
-        encoder = ENCODERS[format_](pa.BufferOutputStream(), schema)
+        encoder = ENCODERS[format_](pa.BufferOutputStream(), schema, ROW_GROUP_BYTES)
         encoder.write(batch)
         encoder.finish()
     except (pa.ArrowException, SchemaError) as error:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 import pyarrow as pa
 import xxhash
@@ -33,8 +33,8 @@ from penstock.plan.schema import parse_schema
 from penstock.protocol.snapshot import Plain
 from penstock.redaction import redacted, remember
 
-FORMATS = ("parquet", "csv", "json")
-BAD_RECORDS = ("fail", "column")
+Format: TypeAlias = Literal["parquet", "csv", "json"]
+BadRecords: TypeAlias = Literal["fail", "column"]
 POLL_INTERVAL_MS = 1000.0
 FORGET_AFTER_MS = 600_000.0
 """So long must a file be missing from a watched folder until its name may be used for another one."""
@@ -51,18 +51,18 @@ class FileSource(Source):
     def __init__(
         self,
         path: str,
-        format: str = "parquet",
+        format: Format = "parquet",
         schema: pa.Schema | str | None = None,
         watch: bool = False,
         *,
-        bad_records: str = "fail",
+        bad_records: BadRecords = "fail",
         header: bool = True,
         delimiter: str = ",",
         poll_interval_ms: float = POLL_INTERVAL_MS,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        _require_one_of("format", format, FORMATS)
-        _require_one_of("bad_records", bad_records, BAD_RECORDS)
+        _require_one_of("format", format, get_args(Format))
+        _require_one_of("bad_records", bad_records, get_args(BadRecords))
         if bad_records == "column" and format == "parquet":
             raise ConfigError('FileSource: bad_records="column" is for csv and json, not parquet')
         if len(delimiter) != 1:
@@ -221,6 +221,10 @@ class FileReader(SourceReader):
             return ""
         return f"{self._listing.shown(self._file.name)}, before row {self._rows} of those read"
 
+    def lag(self) -> Mapping[str, float]:
+        """Files that are known and not read to their end."""
+        return {"files": len(self._queue) + (self._cursor is not None)}
+
     def close(self) -> None:
         if self._cursor is not None:
             self._cursor.close()
@@ -304,6 +308,8 @@ class FileReader(SourceReader):
         if size == file.bytes_total and not missing_rows:
             return
         now = "is gone" if size is None else f"has {size} bytes now"
+        if missing_rows:
+            now += f" with {missing_rows} rows less than were read"
         raise DataError(
             f"{self._listing.shown(file.name)}: the file had {file.bytes_total} bytes when it was listed and"
             f" {now}; input files must appear whole (by a rename) and stay as they are until they are read"

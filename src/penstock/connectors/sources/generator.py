@@ -114,6 +114,11 @@ class GeneratorReader(SourceReader):
         start, count = self._last
         return f"generated rows {start} to {start + count - 1}" if count else ""
 
+    def lag(self) -> Mapping[str, float]:
+        """Rows that are due by the rate; without one there is no hurry."""
+        due = self._pace.due_below()
+        return {} if due is None else {"rows": self._stripes.rows_below(due)}
+
     def _generate(self, run: Run) -> pa.RecordBatch:
         self._last = run
         start, count = run

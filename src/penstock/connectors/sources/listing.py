@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from fsspec import AbstractFileSystem
+from fsspec.asyn import AsyncFileSystem
 from fsspec.implementations.local import LocalFileSystem
-from fsspec.utils import infer_compression
+from fsspec.utils import glob_translate, infer_compression
 
 from penstock.connectors.location import cannot, is_permanent, open_filesystem
 from penstock.errors import DataError
@@ -106,7 +109,7 @@ class Listing:
     def _find(self) -> Iterator[Listed]:
         self.require_readable()
         if self._pattern:
-            return self._listed(self._fs.glob(self._root, detail=True))
+            return self._listed(self._glob())
         if self._local:
             return self._walk(Path(self._root))
         root = self._root + self._parameters
@@ -114,7 +117,47 @@ class Listing:
             return self._listed({root: self._fs.info(root)})
         if not self._fs.exists(root):
             raise self._missing()
-        return self._listed(self._fs.find(root, detail=True))
+        return self._listed(self._search(root) if self._walks else self._fs.find(root, detail=True))
+
+    @property
+    def _walks(self) -> bool:
+        """fsspec's own walk passes in silence over every folder that it cannot list. Stores that list all in one go
+        have a search of their own, and raise."""
+        kind = type(self._fs)
+        if isinstance(self._fs, AsyncFileSystem):
+            return bool(kind._find is AsyncFileSystem._find)
+        return bool(kind.find is AbstractFileSystem.find)
+
+    def _glob(self) -> Mapping[str, Mapping[str, Any]]:
+        if not self._walks:
+            found: Mapping[str, Mapping[str, Any]] = self._fs.glob(self._root, detail=True)
+            return found
+        depth = None if "**" in self._root else self._root.removeprefix(self._folder).count("/") + 1
+        matches = re.compile(glob_translate(self._root)).match
+        below = self._search(self._folder.rstrip("/") or "/", depth)
+        return {path: information for path, information in below.items() if matches(path)}
+
+    def _search(self, folder: str, depth: int | None = None) -> dict[str, Mapping[str, Any]]:
+        """All files below a folder, so many folders deep."""
+        found: dict[str, Mapping[str, Any]] = {}
+        for information in self._entries_of(folder):
+            path = information["name"].rstrip("/")
+            if information["type"] != "directory":
+                found[path] = information
+            elif path != folder and depth != 1:
+                found |= self._search(path, None if depth is None else depth - 1)
+        return found
+
+    def _entries_of(self, folder: str) -> list[Mapping[str, Any]]:
+        """What is in a folder; nothing when it went away meanwhile."""
+        try:
+            return list(self._fs.ls(folder, detail=True))
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            if is_permanent(error):
+                raise cannot("list", folder, error) from None
+            raise
 
     def _listed(self, found: Mapping[str, Mapping[str, Any]]) -> Iterator[Listed]:
         for path, information in found.items():

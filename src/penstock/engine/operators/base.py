@@ -71,6 +71,9 @@ class Operator(ABC):
         operator lets go of what it has given: the state that is frozen afterwards must not give it again."""
         return ()
 
+    def hold_nothing_back(self) -> None:  # noqa: B027 (optional)
+        """The snapshot that comes now may be the last: what only waits for more is to go on with it."""
+
     def freeze(self, checkpoint: CheckpointId) -> FrozenOperator:
         """The state right now. Takes microseconds: what takes longer belongs into `Frozen.encode`."""
         return FrozenOperator()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -29,6 +29,7 @@ from penstock.connectors.contract import (
 )
 from penstock.connectors.deferred import Deferred
 from penstock.engine.operators.base import FrozenOperator, Operator, OperatorContext
+from penstock.engine.operators.held_rows import HeldRows
 from penstock.errors import InvariantBroken, PlanError, SchemaError
 from penstock.protocol.commit import Pending, covered
 from penstock.protocol.ids import NO_CHECKPOINT, CheckpointId
@@ -79,6 +80,14 @@ class SourceOperator(Operator):
     def describe(self) -> str:
         return self._reader.describe() if self._reader is not None else ""
 
+    def lag(self) -> Mapping[str, float]:
+        """How far behind the source is. It is for people: one that cannot tell disturbs nothing."""
+        try:
+            told = self._reader.lag() if self._reader is not None else {}
+            return {str(unit): float(behind) for unit, behind in told.items()}
+        except Exception:
+            return {}
+
     def process(self, batch: pa.RecordBatch, port: int) -> Iterable[pa.RecordBatch]:
         return (batch,)
 
@@ -99,17 +108,21 @@ class SourceOperator(Operator):
 
 @dataclass(frozen=True)
 class CommitWork:
-    """Transactions to commit, oldest first, off the loop's thread; `upto` is done when all are."""
+    """Transactions to commit, oldest first, off the loop's thread; `upto` is done when all are. With the job's `last`
+    checkpoint goes what workers of earlier attempts, taken for lost, have staged since this one began."""
 
     committer: SinkCommitter
     transactions: tuple[Deferred[Plain], ...]
     upto: CheckpointId
+    last: bool = False
 
     def __call__(self) -> CheckpointId:
         for transaction in self.transactions:
             description = transaction.get()
             if description is not None:
                 self.committer.commit(description)
+        if self.last:
+            self.committer.abort_others(())
         return self.upto
 
 
@@ -121,6 +134,7 @@ class SinkOperator(Operator):
         self._sink = sink
         self._writer: SinkWriter | None = None
         self._committer: SinkCommitter | None = None
+        self._held = HeldRows(sink.hold)
         self._pending: tuple[Pending[Deferred[Plain]], ...] = ()
         self.committed = NO_CHECKPOINT
 
@@ -146,30 +160,47 @@ class SinkOperator(Operator):
         writer = self._sink.writer(place)
         refuse(wrong_writer(writer))
         self._writer = writer
+        self._held.open(context)
 
     def process(self, batch: pa.RecordBatch, port: int) -> Iterable[pa.RecordBatch]:
         if self._writer is None:
             raise InvariantBroken("a sink was written to before it was opened")
-        self._writer.write(batch)
+        for rows in self._held.add(batch):
+            self._writer.write(rows)
         return ()
 
-    def freeze(self, checkpoint: CheckpointId) -> FrozenOperator:
+    def finish(self) -> Iterable[pa.RecordBatch]:
+        self.hold_nothing_back()
+        return ()
+
+    def hold_nothing_back(self) -> None:
         if self._writer is not None:
+            for rows in self._held.release():
+                self._writer.write(rows)
+
+    def freeze(self, checkpoint: CheckpointId) -> FrozenOperator:
+        if self._writer is not None and self._held.due:
+            self.hold_nothing_back()
             prepared = self._writer.prepare(checkpoint)
+            self._held.begin()
             if prepared is not None:
                 if not callable(prepared):
                     _check_plain(prepared, "what prepare() returned")
                 work = partial(_prepared, prepared)
                 self._pending = (*self._pending, Pending(checkpoint, Deferred(work)))
-        return FrozenOperator(transactions=tuple(entry.transaction for entry in self._pending))
+        return FrozenOperator(
+            tables=self._held.freeze(),
+            transactions=tuple(entry.transaction for entry in self._pending),
+        )
 
-    def commit_work(self, checkpoint: CheckpointId) -> CommitWork | None:
-        """What completing `checkpoint` allows and requires; None when there is nothing to do."""
+    def commit_work(self, checkpoint: CheckpointId, last: bool = False) -> CommitWork | None:
+        """What completing `checkpoint` allows and requires; None when there is nothing to do. `last`: the job ends
+        with it."""
         if checkpoint <= self.committed or self._committer is None:
             return None
         due = covered(self._pending, checkpoint)
         transactions = tuple(entry.transaction for entry in due)
-        return CommitWork(self._committer, transactions, checkpoint)
+        return CommitWork(self._committer, transactions, checkpoint, last)
 
     def commit_done(self, upto: CheckpointId) -> None:
         self.committed = max(self.committed, upto)

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
 from penstock.engine.operators.base import FrozenOperator, Operator, OperatorContext
 from penstock.engine.operators.evolution import BEGIN_ANEW
-from penstock.engine.operators.row import RowsToBatch, batch_rows, make_row, python_values
+from penstock.engine.operators.row import Row, RowsToBatch, batch_rows, make_row, python_values
 from penstock.engine.operators.rows import checked_batch, checked_rows
 from penstock.engine.operators.value_state import ValueState
 from penstock.errors import ConfigError, PlanError
@@ -47,11 +47,13 @@ class ProcessContext:
             )
         return known
 
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(
-            f"ctx.{name} is not there (yet); a function has ctx.value_state(name, schema), ctx.operator,"
-            " ctx.index and ctx.parallelism"
-        )
+    if not TYPE_CHECKING:  # type checkers are to know what is above and nothing else
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(
+                f"ctx.{name} is not there (yet); a function has ctx.value_state(name, schema), ctx.operator,"
+                " ctx.index and ctx.parallelism"
+            )
 
     def _declare(self, name: str, schema: pa.Schema) -> ValueState:
         if self._opened:
@@ -76,6 +78,28 @@ class ProcessContext:
                 f" longer declares; it declares: {', '.join(map(repr, self._states)) or '(nothing)'}."
                 f" Declare it again, or {BEGIN_ANEW}"
             )
+
+
+class ProcessFunction(Protocol):
+    """A function with state that gets the rows of one key at a time. `open(ctx)` and `close()` may be there, too."""
+
+    def process(self, key: Row, rows: list[Row], ctx: ProcessContext, /) -> Iterable[Any] | None:
+        """The rows that come out: returned or yielded; None for none."""
+        ...
+
+
+class BatchProcessFunction(Protocol):
+    """A function with state that gets whole batches, with rows of many keys. `open(ctx)` and `close()` may be there,
+    too."""
+
+    def process_batch(
+        self, batch: pa.RecordBatch, ctx: ProcessContext, /
+    ) -> pa.RecordBatch | Iterable[pa.RecordBatch] | None:
+        """The batches that come out: one, or any number of them; None for none."""
+        ...
+
+
+StatefulFunction: TypeAlias = ProcessFunction | BatchProcessFunction
 
 
 class Process(Operator):

@@ -14,10 +14,22 @@ from typing import TYPE_CHECKING
 from xxhash import xxh3_128_hexdigest
 
 from penstock.protocol.ids import NO_CHECKPOINT, CheckpointId, SlotId, SubtaskId
-from penstock.protocol.messages import Committed, Deploy, FromWorker, Notify, ToWorker, Trigger
+from penstock.protocol.messages import (
+    Committed,
+    Deploy,
+    FromWorker,
+    Notify,
+    Sync,
+    ToWorker,
+    Trigger,
+)
+from penstock.protocol.phases import Outcome
 from penstock.protocol.snapshot import Segment
+from penstock.shells.sim import excuses
 from penstock.shells.sim.cuts import Cuts, check_order
+from penstock.shells.sim.fates import Fates
 from penstock.shells.sim.inflight import copies_to, fetch_from, rows_in_flight
+from penstock.shells.sim.leftovers import Leftovers
 from penstock.shells.sim.outside import row
 from penstock.state.segments import read_blocks
 from penstock.wire import manifest as manifests
@@ -29,25 +41,28 @@ if TYPE_CHECKING:
     from penstock.shells.sim.cluster import DriverProcess, Process
     from penstock.shells.sim.world import World
 
-HISTORY_WATCHED = 8
-
 
 class Checkers:
     def __init__(self, world: World) -> None:
         self._world = world
         self.manifests: dict[CheckpointId, Manifest] = {}
         """Every checkpoint that ever came to exist, also those deleted since."""
-        self.written_ms: dict[str, float] = {}
-        """When each state file was written last."""
-        self.half_deleted: set[CheckpointId] = set()
-        self._deleted: set[CheckpointId] = set()
-        self.ended_ms = 0.0
-        """When the newest driver decided that its job is over."""
+        self.completed_ms: dict[CheckpointId, float] = {}
+        """When each came to exist."""
+        self.went_back = False
+        """An attempt began below what was out already, and had a reason: rows may come twice."""
         self.cuts = Cuts(world)
+        self.fates = Fates(world)
+        self.leftovers = Leftovers(world)
+        self._claims: dict[int, str] = {}
+        """Per attempt, the driver that claimed it."""
         self._restored: dict[int, CheckpointId] = {}
         """Per attempt, what it recorded to have restored."""
+        self._listed: dict[str, list[str]] = {}
+        """Per driver, what it saw when it looked through everything the last time."""
+        self._tombstones: dict[CheckpointId, int] = {}
+        """Snapshots that never came to exist, each with the newest attempt of that time."""
         self._triggered: dict[CheckpointId, int] = {}
-        self._statuses: dict[tuple[int, int], str] = {}
         self._notified = CheckpointId(0)
 
     @property
@@ -57,6 +72,25 @@ class Checkers:
     @property
     def newest_attempt(self) -> int:
         return max(self._restored, default=0)
+
+    @property
+    def owner(self) -> str:
+        """The driver that claimed the job last; empty before anybody has."""
+        return self._claims[max(self._claims)] if self._claims else ""
+
+    @property
+    def owner_knows_what_to_restore(self) -> bool:
+        return max(self._claims, default=0) in self._restored
+
+    @property
+    def damaged(self) -> set[CheckpointId]:
+        """Snapshots of which any file is not what was written."""
+        found = (paths.checkpoint_of(name) for name in self._world.harmed)
+        return {checkpoint for checkpoint in found if checkpoint is not None}
+
+    def listed(self, who: str) -> list[str]:
+        """What somebody saw when it looked through everything the last time."""
+        return self._listed.get(who, [])
 
     def is_void(self, manifest: Manifest) -> bool:
         """Whether a later attempt went back behind this checkpoint, and none after that went on from it: one that was
@@ -68,29 +102,43 @@ class Checkers:
             for attempt, restored in self._restored.items()
         )
 
-    def may_go_back(self) -> bool:
-        """Whether damage may have made the job fall back to an older checkpoint."""
-        return bool(self._world.damaged) and self._world.scenario.idempotent
+    def is_tombstone_that_counts(self, checkpoint: CheckpointId) -> bool:
+        """Whether a snapshot never came to exist, and no later attempt has gone on from an older one."""
+        attempt = self._tombstones.get(checkpoint)
+        return attempt is not None and not any(
+            later > attempt and restored < checkpoint for later, restored in self._restored.items()
+        )
 
     # ---- storage
 
     def on_written(self, name: str) -> None:
-        self.written_ms[name] = self._world.clock.now_ms
+        self.leftovers.on_written(name)
+        self.fates.on_written(name)
         if paths.metadata_of(name) is not None:
             self._violation("I5", f"{name} is written over: metadata is created exclusively")
 
-    def on_created(self, name: str, data: bytes) -> None:
-        self.written_ms[name] = self._world.clock.now_ms
+    def on_created(self, who: str, name: str, data: bytes) -> None:
+        self.leftovers.on_written(name)
+        self._world.harmed.discard(name)
         checkpoint = paths.metadata_of(name)
-        attempt = paths.restored_of(name)
-        if attempt is not None:
-            self._restored[attempt] = records.decode_restored(data, name).checkpoint
-        if checkpoint is None or is_tombstone(name, data):
+        if (attempt := paths.owner_of(name)) is not None:
+            self._claims[attempt] = records.decode_owner(data, name).driver
+        if (attempt := paths.restored_of(name)) is not None:
+            restored = records.decode_restored(data, name).checkpoint
+            self._check_restored(who, attempt, restored)
+            self._restored[attempt] = restored
+        if checkpoint is None:
+            return
+        if is_tombstone(name, data):
+            self._tombstones[checkpoint] = self.newest_attempt
+            self.manifests.pop(checkpoint, None)  # damaged before anybody was told: it never was
             return
         manifest = manifests.decode(data, name)
         if self.manifests.get(checkpoint) == manifest and manifest.attempt < self.newest_attempt:
             return  # a driver that was overtaken, and did not know whether it had written it: nobody asks for it
         self.manifests[checkpoint] = manifest
+        self.completed_ms[checkpoint] = self._world.clock.now_ms
+        self.fates.on_complete(number_of(who), checkpoint)
         if not self.is_void(manifest):
             self._check_complete(manifest)
             if self._world.problem is None:
@@ -101,7 +149,32 @@ class Checkers:
         restored = self._restored.get(manifest.attempt, NO_CHECKPOINT)
         self.cuts.check(manifest, self.manifests.get(restored))
 
-    def on_deleted(self, name: str) -> None:
+    def _check_restored(self, who: str, attempt: int, restored: CheckpointId) -> None:
+        """I7: of what a driver saw when it looked it takes the newest that is whole and counts."""
+        sound = excuses.newest_sound(self._world, self.listed(who))
+        if restored < sound:
+            self._violation("I7", f"attempt {attempt} restores {restored}, and {sound} is sound")
+
+    def on_listed(self, who: str, names: list[str]) -> None:
+        """Somebody looked through everything."""
+        self._listed[who] = names
+        self.leftovers.on_listed(who)
+        self.fates.on_listed(number_of(who), names)
+
+    def on_refused(self, who: str, name: str) -> None:
+        """Storage did not do what somebody wanted of this file or folder."""
+        self.leftovers.on_refused(who, name)
+        if is_driver(who):
+            self.fates.on_refused(number_of(who), name)
+
+    def on_deleted(self, who: str, name: str) -> None:
+        self.leftovers.on_deleted(name)
+        self._check_deleted(name)
+        checkpoint = paths.metadata_of(name)
+        if checkpoint is not None and name in self._world.harmed:
+            self.fates.on_gone(number_of(who), checkpoint)
+
+    def _check_deleted(self, name: str) -> None:
         """I12: a file goes only when no checkpoint that still exists needs it, and a checkpoint only when enough
         newer ones exist, or when it is void or damaged."""
         checkpoint = paths.checkpoint_of(name)
@@ -115,20 +188,16 @@ class Checkers:
             if not self.is_void(manifest):
                 self._violation("I12", f"{name} is deleted while checkpoint {checkpoint} exists")
             return
-        self._deleted.add(checkpoint)
-        newer = [n for n in there if n > checkpoint and not self.is_void(self.manifests[n])]
+        newer = [n for n in there if n > checkpoint and self._may_have_counted(n)]
         keep = self._world.settings.coordinator.keep
-        given_up = self.is_void(manifest) or checkpoint in self._world.damaged
+        given_up = self.is_void(manifest) or excuses.is_damaged(self._world, manifest)
         if len(newer) < keep and not given_up:
             self._violation("I12", f"checkpoint {checkpoint} goes, newer ones are {newer}")
 
-    def on_delete_failed(self, who: str, name: str) -> None:
-        """What a driver that was overtaken leaves half deleted is swept when the job of this name ends the next time:
-        its successor may have looked through the folder before."""
-        newest = self._world.cluster.drivers[-1].number
-        checkpoint = paths.checkpoint_of(name)
-        if checkpoint is not None and who != f"driver-{newest}":
-            self.half_deleted.add(checkpoint)
+    def _may_have_counted(self, checkpoint: CheckpointId) -> bool:
+        """When a deletion was begun that ends now: one that is damaged may have been left behind since."""
+        manifest = self.manifests[checkpoint]
+        return not self.is_void(manifest) or excuses.is_damaged(self._world, manifest)
 
     def _existing(self) -> list[CheckpointId]:
         """Checkpoints whose metadata lies in storage."""
@@ -200,19 +269,23 @@ class Checkers:
     # ---- messages
 
     def on_sent(self, driver: int, message: ToWorker) -> None:
+        self.fates.on_sent(driver, message)
         if isinstance(message, Trigger):
             self._on_trigger(driver, message)
         elif isinstance(message, Notify):
             self._on_notify(message)
+        elif isinstance(message, Sync):
+            self._on_sync(message)
         elif isinstance(message, Deploy):
             self._on_deploy(message)
 
-    def on_answer(self, message: FromWorker) -> None:
+    def on_answer(self, driver: int, message: FromWorker) -> None:
         """I10: a worker that says it has committed has."""
+        self.fates.on_answer(driver, message)
         if not isinstance(message, Committed) or message.checkpoint not in self.manifests:
             return
         visible = self._world.table.visible
-        for name in self._transactions(self.manifests[message.checkpoint], message.slot):
+        for name in self.transactions(self.manifests[message.checkpoint], message.slot):
             if name not in visible:
                 self._violation("I10", f"{message} and {name} is not visible")
 
@@ -231,15 +304,19 @@ class Checkers:
     def _on_notify(self, message: Notify) -> None:
         """I9, I18: nobody hears of a checkpoint that is not durable, or that a later attempt has left behind."""
         manifest = self.manifests.get(message.checkpoint)
-        if manifest is None:
-            self._notify_without_store(message)
-        elif self.is_void(manifest):
+        self._check_durable(message.checkpoint)
+        if manifest is not None and self.is_void(manifest):
             self._violation("I18", f"checkpoint {message.checkpoint} is notified and void")
         self._notified = max(self._notified, message.checkpoint)
 
-    def _notify_without_store(self, message: Notify) -> None:
-        if self._world.durable:
-            self._violation("I9", f"checkpoint {message.checkpoint} is notified and not durable")
+    def _on_sync(self, message: Sync) -> None:
+        """I9: the table that is told again and again says the same."""
+        if message.completed != NO_CHECKPOINT:
+            self._check_durable(message.completed)
+
+    def _check_durable(self, checkpoint: CheckpointId) -> None:
+        if self._world.durable and checkpoint not in self.manifests:
+            self._violation("I9", f"checkpoint {checkpoint} is called complete and is not durable")
 
     def _on_deploy(self, message: Deploy) -> None:
         """I7, I17, I24: what is restored is the newest that anybody was told of or that rows are out of, or a newer
@@ -247,13 +324,16 @@ class Checkers:
         if not self._world.durable or message.attempt < self.newest_attempt:
             return
         restored = message.restored
-        visible = [t.checkpoint for t in self._world.table.visible.values()]
-        if restored < max(visible, default=0) and not self.may_go_back():
-            what = f"attempt {message.attempt} restores {restored}, rows of {max(visible)} are out"
-            self._violation("I17", what)
-        if restored < self._notified and not self.may_go_back():
-            what = f"attempt {message.attempt} restores {restored} below {self._notified}"
-            self._violation("I7", what)
+        out = max((t.checkpoint for t in self._world.table.visible.values()), default=0)
+        if restored < max(out, self._notified):
+            if excuses.may_restore(self._world, restored):
+                self.went_back = True
+            elif restored < out:
+                what = f"attempt {message.attempt} restores {restored}, rows of {out} are out"
+                self._violation("I17", what)
+            else:
+                what = f"attempt {message.attempt} restores {restored} below {self._notified}"
+                self._violation("I7", what)
         taken = self.manifests.get(message.restored)
         if taken is not None and taken.snapshots != message.snapshots:
             self._violation("I24", f"checkpoint {message.restored} is restored as another one")
@@ -265,14 +345,16 @@ class Checkers:
         lists it."""
         if not self._world.durable:
             return
-        listed = [m for m in self.manifests.values() if name in self._transactions(m)]
+        if self._world.table.effects[name]:
+            self._violation("I10", f"{name} was visible already and is made visible again")
+        listed = [m for m in self.manifests.values() if name in self.transactions(m)]
         if not listed:
             self._violation("I9", f"{name} is committed and no completed checkpoint lists it")
-        elif all(self.is_void(manifest) for manifest in listed) and not self.may_go_back():
+        elif all(self.is_void(manifest) for manifest in listed) and not self.went_back:
             what = f"{name} is committed though a later attempt went back behind it"
             self._violation("I18", what)
 
-    def _transactions(self, manifest: Manifest, slot: SlotId | None = None) -> list[str]:
+    def transactions(self, manifest: Manifest, slot: SlotId | None = None) -> list[str]:
         return [
             str(name)
             for snapshot in manifest.snapshots
@@ -284,27 +366,14 @@ class Checkers:
     # ---- processes
 
     def after_driver(self, driver: DriverProcess) -> None:
-        """I6, I8, I26: what is pending is within its limits and newer than what is complete; what is over is over."""
-        manager = driver.manager
-        coordinator = manager.coordinator
-        if len(coordinator.unfinished) > coordinator.config.max_concurrent:
-            self._violation("I26", f"{len(coordinator.unfinished)} snapshots are pending")
-        pending = [entry.checkpoint for entry in coordinator.live()]
-        if pending and min(pending) < coordinator.newest_completed:
-            self._violation("I8", f"{pending} pending below {coordinator.newest_completed}")
-        for info in manager.history.checkpoints[:HISTORY_WATCHED]:
-            self._check_status(driver.number, info.id, info.status)
-        if manager.outcome is None and driver is self._world.cluster.drivers[-1]:
-            self.ended_ms = self._world.clock.now_ms
-
-    def _check_status(self, driver: int, id: int, status: str) -> None:
-        before = self._statuses.get((driver, id), "pending")
-        if before not in ("pending", status):
-            self._violation("I6", f"checkpoint {id} was {before} and is {status}")
-        durable = id in self.manifests and id not in self._deleted
-        if status == "aborted" and before != status and durable:
-            self._violation("I6", f"checkpoint {id} is durable and was given up")
-        self._statuses[driver, id] = status
+        """I27: a job that is given up for good has a reason."""
+        self.fates.after_driver(driver)
+        outcome, ended_ms = driver.manager.outcome, self.leftovers.ended_ms
+        if outcome is None or driver.name in ended_ms:
+            return
+        ended_ms[driver.name] = self._world.clock.now_ms
+        if outcome is Outcome.FAILED and not excuses.may_fail(self._world, driver):
+            self._violation("I27", f"{driver.name} failed: {driver.manager.reason}")
 
     def after_process(self, process: Process) -> None:
         attempt = process.worker.attempt
@@ -315,11 +384,20 @@ class Checkers:
         from penstock.shells.sim.verdict import judge
 
         judge(self._world, self)
-        if self._world.exactly_once and not self.may_go_back():
+        self.fates.at_end()
+        if self._world.exactly_once and not self.went_back:
             check_order(self._world)
 
     def _violation(self, invariant: str, what: str) -> None:
         self._world.violation(invariant, what)
+
+
+def is_driver(who: str) -> bool:
+    return who.startswith("driver-")
+
+
+def number_of(driver: str) -> int:
+    return int(driver.removeprefix("driver-"))
 
 
 def segments_of(manifest: Manifest) -> Iterator[Segment]:

@@ -63,6 +63,10 @@ class DriverProcess:
     alive: bool = True
     wake_ms: float = 0.0
 
+    @property
+    def name(self) -> str:
+        return self.background.name
+
 
 @dataclass
 class PlannedLaunch:
@@ -155,6 +159,7 @@ class Cluster:
         world = self._world
         self.running.remove(driver)
         world.note("world", f"driver {driver.number} ends: {driver.manager.outcome}")
+        world.checkers.fates.on_closed(driver.number)
         for process in list(self.processes.values()):
             if process.driver == driver.number and process.alive and not process.link.cut:
                 self.kill(process, "the job is over")

@@ -6,6 +6,7 @@ the processes that talk to it. It is also where exactly-once shows or does not.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -118,7 +119,8 @@ class Transaction:
     attempt: int
     checkpoint: int
     rows: tuple[tuple[Any, ...], ...]
-    by_zombie: bool = False
+    began_ms: float = 0.0
+    """When its writer ended it: from then on somebody has to commit or abort it."""
     durable: bool = False
     """Synced: it outlives the process that wrote it."""
 
@@ -130,6 +132,16 @@ class Table:
     prepared: dict[str, Transaction] = field(default_factory=dict)
     visible: dict[str, Transaction] = field(default_factory=dict)
     aborted: set[str] = field(default_factory=set)
+    effects: Counter[str] = field(default_factory=Counter)
+    """How often each transaction was made visible."""
+
+    def show(self, name: str) -> None:
+        """Makes a prepared transaction visible, also one of a name that is visible already: what a sink cannot tell
+        apart it shows twice."""
+        shown = self.prepared.pop(name)
+        self.effects[name] += 1
+        again = f"{name}, the {self.effects[name]}. time" if self.effects[name] > 1 else name
+        self.visible[again] = shown
 
     def rows(self, operator: str) -> list[tuple[Any, ...]]:
         return [r for t in self.visible.values() if t.operator == operator for r in t.rows]
@@ -178,9 +190,9 @@ class _SimWriter(SinkWriter):
         place = self._context
         name = f"{place.operator}/{place.index}/{checkpoint}/{place.attempt}"
         rows, self._rows = tuple(self._rows), []
-        zombie = self._world.is_stale(place.attempt)
+        began_ms = self._world.clock.now_ms
         self._world.table.prepared[name] = Transaction(
-            place.operator, place.index, place.attempt, checkpoint, rows, zombie
+            place.operator, place.index, place.attempt, checkpoint, rows, began_ms
         )
         return partial(self.sync, name) if self._deferred else self.sync(name)
 
@@ -199,20 +211,32 @@ class _SimCommitter(SinkCommitter):
     def __init__(self, world: World, context: SinkContext) -> None:
         self._world = world
         self._context = context
+        self._done: set[str] = set()
+        """Committed, and nothing has failed since: nobody has a reason to ask for them again."""
 
     def commit(self, transaction: Plain) -> None:
         name = str(transaction)
+        try:
+            self._commit(name)
+        except CommitError:
+            self._done.clear()
+            raise
+        if name in self._done:
+            self._world.violation("I10", f"{name} is committed again, though nothing has failed")
+        self._done.add(name)
+
+    def _commit(self, name: str) -> None:
         world, table = self._world, self._world.table
         if world.happens("commit_error"):
             raise CommitError(f"simulated failure before the commit of {name}")
-        if name not in table.visible:
-            if name not in table.prepared:
-                if not (name in table.aborted and world.checkers.may_go_back()):
-                    world.violation("I10", f"transaction {name} is to be committed and is gone")
-                raise CommitError(f"transaction {name} is gone")
+        if name in table.prepared:
             world.checkers.on_commit(name)
-            table.visible[name] = table.prepared.pop(name)
+            table.show(name)
             world.note("table", f"commit {name}: {len(table.visible[name].rows)} rows")
+        elif name not in table.visible:
+            if not (name in table.aborted and world.checkers.went_back):
+                world.violation("I10", f"transaction {name} is to be committed and is gone")
+            raise CommitError(f"transaction {name} is gone")
         if world.happens("commit_error"):
             raise CommitError(f"simulated failure after the commit of {name}")
 

@@ -153,6 +153,9 @@ class SimWorkers:
     def capacity(self) -> str:
         return ""
 
+    def spread(self) -> None:
+        """One place is as good as another."""
+
     def close(self) -> None:
         self.open = False
 
@@ -265,6 +268,15 @@ class SimNetwork:
                 raise ChannelLost(f"nobody listens for channel {channel} at {endpoint}")
             found.writer = self._process
             self._outputs[channel] = found
+
+    def unreached(self) -> Sequence[str]:
+        return ()
+
+    def settled(self) -> None:
+        """Nothing is kept for those who might come."""
+
+    def check(self) -> None:
+        """A channel is lost when a process is, and the driver tells of that."""
 
     def input(self, channel: ChannelId) -> SimChannel:
         return self._inputs[channel]

@@ -28,6 +28,7 @@ from penstock.plan.physical import PhysicalPlan
 from penstock.protocol.ids import CheckpointId
 from penstock.shells.sim import faults, settings
 from penstock.shells.sim.faults import Faults
+from penstock.shells.sim.inflight import copies_to
 from penstock.shells.sim.outside import SCHEMA, SimSink, SimSource
 from penstock.shells.sim.settings import Settings
 from penstock.state import aggregates as folds
@@ -41,6 +42,8 @@ DIAMONDS = 0.2
 ORDERED = 0.06
 """How many schedules are about the order of rows: many rows, one way for each key, and a job that goes on with another
 parallelism while rows are in flight."""
+COPIES_QUICK = 9
+LONG_TIMEOUT_MS = 2_000
 AGGREGATES = {"n": folds.count(), "total": folds.sum("value")}
 
 
@@ -260,9 +263,22 @@ def draw_everything(world: World, rng: Random) -> Drawn:
     scenario = draw(world, rng)
     exactly_once = rng.random() < 0.85
     durable = rng.random() < 0.93
-    return Drawn(
-        drawn_faults, scenario, exactly_once, durable, settings.draw(rng, durable, exactly_once)
-    )
+    drawn = _patient(settings.draw(rng, durable, exactly_once), scenario)
+    return Drawn(drawn_faults, scenario, exactly_once, durable, drawn)
+
+
+def _patient(drawn: Settings, scenario: Scenario) -> Settings:
+    """Where every row is copied again and again, no barrier gets through them in the shortest timeout, not even in a
+    healed world."""
+    copies = [
+        copies_to(scenario.graph, sink, scenario.parallelism, source)
+        for sink in scenario.sinks
+        for source in scenario.sources
+    ]
+    if max(copies) <= COPIES_QUICK:
+        return drawn
+    timeout_ms = max(LONG_TIMEOUT_MS, drawn.coordinator.timeout_ms)
+    return replace(drawn, coordinator=replace(drawn.coordinator, timeout_ms=timeout_ms))
 
 
 def _draw_in_order(world: World, rng: Random) -> Drawn:

@@ -60,7 +60,7 @@ def draw(rng: Random, durable: bool, exactly_once: bool) -> Settings:
         inline_bytes_max=rng.choice((0, 0, 16_384)),
         inflight_bytes_max=rng.choice((200, 1 << 20, 1 << 20)),
         spare_workers=rng.choice((0, 0, 1)),
-        strategy=Exponential(initial_ms=20, max_ms=500) if durable else Never(),
+        strategy=Exponential(20, 500, same_failures_max=None) if durable else Never(),
         coordinator=CoordinatorConfig(
             every_ms=rng.choice((2, 5, 15, 60)),
             timeout_ms=max(patience_ms, rng.choice((150, 2_000))) if quick else 2_000,

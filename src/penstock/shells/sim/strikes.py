@@ -145,7 +145,7 @@ class Strikes:
         other = rng.choice(candidates)
         what = damage(disk, rng, name, other)
         for hit in {name, other} if what == "is swapped" else {name}:
-            self._world.damaged.add(paths.checkpoint_of(hit) or 0)
+            self._world.harmed.add(hit)
         self._world.note("disk", f"{name} {what} ({other})" if name != other else f"{name} {what}")
 
 

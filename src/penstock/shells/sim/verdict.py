@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from penstock.protocol.phases import Outcome
 from penstock.shells.sim.checkers import at_least, fold
-from penstock.wire import paths
+from penstock.shells.sim.excuses import damage_stops
 
 if TYPE_CHECKING:
     from penstock.shells.sim.checkers import Checkers
@@ -20,19 +20,18 @@ def judge(world: World, checkers: Checkers) -> None:
     outcomes = [outcome for outcome, _ in ends]
     if Outcome.FINISHED in outcomes:
         _check_finished(world, checkers)
-    elif not _may_stay_unfinished(world, outcomes):
+    elif not _may_stay_unfinished(world):
         world.violation("I27", f"the job did not finish: {ends}")
     finished = Outcome.FINISHED in outcomes
     _check_rows(world, checkers, finished=finished)
-    world.scenario.judge(finished, world.exactly_once and not checkers.may_go_back())
+    world.scenario.judge(finished, world.exactly_once and not checkers.went_back)
     _check_left_behind(world)
 
 
-def _may_stay_unfinished(world: World, outcomes: list[Outcome | None]) -> bool:
+def _may_stay_unfinished(world: World) -> bool:
     """Damage that cannot be worked around, and anything at all without checkpoints, ends a job for good."""
-    if Outcome.FAILED in outcomes:
-        return bool(world.damaged) or not world.durable
-    return not world.durable
+    failed = [d for d in world.cluster.drivers if d.manager.outcome is Outcome.FAILED]
+    return not world.durable or any(damage_stops(world, driver) for driver in failed)
 
 
 def _check_finished(world: World, checkers: Checkers) -> None:
@@ -43,39 +42,27 @@ def _check_finished(world: World, checkers: Checkers) -> None:
     ]
     if len(final) != 1:
         world.violation("I27", f"final checkpoints: {final}")
-    dangling = [name for name, entry in world.table.prepared.items() if not entry.by_zombie]
-    if dangling:
-        world.violation("I11", f"transactions neither committed nor aborted: {dangling}")
-    _check_storage(world, checkers)
+    _check_commits(world, checkers)
+    checkers.leftovers.check_transactions(checkers.completed_ms[final[0]] if final else 0.0)
+    checkers.leftovers.check_files()
 
 
-def _check_storage(world: World, checkers: Checkers) -> None:
-    """I13: what lies in storage is what the kept checkpoints need, and the claims. Files that a straggler wrote after
-    the end are not held against the job, nor what could not be deleted, nor what is left where the newest driver could
-    not begin because of damage."""
-    newest = world.cluster.drivers[-1].manager
-    if world.faults.delete_error or newest.outcome is Outcome.FAILED:
-        return
-    names = world.disk.list()
-    kept: set[str] = set()
-    for name in names:
-        checkpoint = paths.metadata_of(name)
-        if checkpoint is not None and checkpoint in checkers.manifests:
-            kept |= {name, *checkers.manifests[checkpoint].files}
-    leaked = [
-        name
-        for name in names
-        if name not in kept
-        and paths.checkpoint_of(name) not in {None, *checkers.half_deleted}
-        and checkers.written_ms[name] < checkers.ended_ms
-    ]
-    if leaked:
-        world.violation("I13", f"files that nothing refers to: {leaked}")
+def _check_commits(world: World, checkers: Checkers) -> None:
+    """I10: what a checkpoint that counts has promised was made visible, once."""
+    for manifest in checkers.manifests.values():
+        if not checkers.is_void(manifest):
+            for name in checkers.transactions(manifest):
+                if world.table.effects[name] != 1:
+                    times = world.table.effects[name]
+                    what = (
+                        f"{name} of checkpoint {manifest.checkpoint} was made visible {times} times"
+                    )
+                    world.violation("I10", what)
 
 
 def _check_rows(world: World, checkers: Checkers, *, finished: bool) -> None:
     """I1: every row is there (when the job finished), and none twice (where that was promised)."""
-    once = world.exactly_once and not checkers.may_go_back()
+    once = world.exactly_once and not checkers.went_back
     for sink, want in world.scenario.expected.items():
         got = Counter(entry[0] for entry in world.table.rows(sink))
         wrong = [

@@ -59,8 +59,8 @@ class World:
         self.cluster = Cluster(self)
         self.jobs: list[Job] = []
         self.channels: dict[str, SimChannel] = {}
-        self.damaged: set[int] = set()
-        """Checkpoints of which a bit has changed."""
+        self.harmed: set[str] = set()
+        """Files of checkpoints that are not what was written."""
         self.healed = False
         self.problem: str | None = None
         self._strikes = Strikes(self)
@@ -180,7 +180,7 @@ class World:
         else:
             _, answer = link.to_driver.popleft()
             self.note(process.name, "->", answer)
-            self.checkers.on_answer(answer)
+            self.checkers.on_answer(process.driver, answer)
             self.cluster.drivers[process.driver].workers.deliver(link.worker, answer)
 
     # ---- background work

@@ -1,7 +1,7 @@
 """The worker's end of the control plane.
 
 A thread of its own has the socket: it queues what comes, rings the loop's bell, and sends what the loop hands
-it, in order. The connection is made once; when it breaks the driver is lost, for good.
+it, in order. The connection is made once; when it breaks the driver is lost for this client. `rejoining` makes another.
 
 The same thread is the watchdog. `Drop`, `Leave` and a lost driver are urgent: a loop that does not take them
 within `TAKE_WITHIN_S`, or does not come back from acting on them within `ACT_WITHIN_S`, is stuck in user code,
@@ -27,6 +27,8 @@ from penstock.protocol.messages import Drop, FromWorker, Leave, ToWorker
 from penstock.shells.spark.invitation import GOODBYE, GOODBYE_CHARS_MAX, Invitation
 from penstock.shells.spark.socket_dir import shares_host
 from penstock.shells.spark.sockets import (
+    FAR_TIMEOUT_MS,
+    NEAR_TIMEOUT_MS,
     Watch,
     connect_encrypted,
     new_socket,
@@ -40,6 +42,8 @@ WELCOME_WITHIN_MS = 20_000
 TAKE_WITHIN_S = 1.0
 ACT_WITHIN_S = 1.0
 WATCH_EVERY_MS = 50
+STOOD_STILL_S = 0.5
+"""A watchdog that was not asked for so long stood still itself."""
 GOODBYE_MS = 500
 WAITING_MAX = 100_000
 EXIT_STUCK = 70
@@ -50,22 +54,38 @@ class Refused(LaunchError):
 
 
 def register(
-    context: Any, invitation: Invitation, versions: Mapping[str, str]
+    context: Any,
+    invitation: Invitation,
+    versions: Mapping[str, str],
+    within_ms: int = WELCOME_WITHIN_MS,
+    process: str = "",
 ) -> tuple[Any, Watch]:
-    """Registers at the driver; the connected socket of this worker alone, and its watch."""
+    """Registers at the driver; the connection that this worker has from now on, and its watch. Who registers again says
+    the same of `process`: then its earlier connection is over."""
+    endpoint, near = endpoint_for(invitation)
+    socket = new_socket(context, zmq.DEALER)
+    watch = _connect(socket, endpoint, invitation, near)
+    try:
+        request = {**_about(invitation), "versions": dict(versions), "process": process}
+        _send(socket, msgpack.packb(request), endpoint)
+        answer = _await_answer(socket, watch, endpoint, within_ms)
+        if "refused" in answer:
+            raise Refused(answer["refused"])
+    except BaseException:
+        watch.close()
+        raise
+    return socket, watch
+
+
+def endpoint_for(invitation: Invitation) -> tuple[str, bool]:
+    """Where this process finds the driver, and whether that is on its own host."""
     near = bool(invitation.ipc) and shares_host(invitation.ipc, invitation.ipc_token)
     endpoint = invitation.ipc if near else invitation.tcp
     if not endpoint:
         raise LaunchError(
             "this worker is not on the driver's host, and the driver listens on its own host only"
         )
-    answer = _ask(context, invitation, endpoint, versions, near)
-    if "refused" in answer:
-        raise Refused(answer["refused"])
-    socket = new_socket(context, zmq.PAIR)
-    watch = _connect(socket, answer["endpoint"], invitation, near)
-    socket.send(b"hello")
-    return socket, watch
+    return endpoint, near
 
 
 def local_address(invitation: Invitation) -> str:
@@ -80,49 +100,48 @@ def local_address(invitation: Invitation) -> str:
 
 
 def _connect(socket: Any, endpoint: str, invitation: Invitation, near: bool) -> Watch:
-    set_control_options(socket)
+    set_control_options(socket, NEAR_TIMEOUT_MS if near else FAR_TIMEOUT_MS)
     if not near:
         connect_encrypted(socket, invitation.server_key)
-    watch = Watch(socket, listens=False)
+    watch = Watch(socket)
     socket.connect(endpoint)
     return watch
 
 
-def _ask(
-    context: Any, invitation: Invitation, endpoint: str, versions: Mapping[str, str], near: bool
-) -> dict[str, str]:
-    socket = new_socket(context, zmq.DEALER)
-    watch = _connect(socket, endpoint, invitation, near)
-    try:
-        socket.send(
-            msgpack.packb(
-                {
-                    "launch": invitation.launch,
-                    "token": invitation.token,
-                    "pid": os.getpid(),
-                    "numbering": numbering(),
-                    "host": sockets_of_python.gethostname(),
-                    "versions": dict(versions),
-                }
-            )
-        )
-        return _await_answer(socket, watch, endpoint)
-    finally:
-        watch.close()
+def _about(invitation: Invitation) -> dict[str, Any]:
+    return {
+        "launch": invitation.launch,
+        "token": invitation.token,
+        "pid": os.getpid(),
+        "numbering": numbering(),
+        "host": sockets_of_python.gethostname(),
+    }
 
 
-def _await_answer(socket: Any, watch: Watch, endpoint: str) -> dict[str, str]:
+def _await_answer(socket: Any, watch: Watch, endpoint: str, within_ms: int) -> dict[str, str]:
     poller = zmq.Poller()
     poller.register(socket, zmq.POLLIN)
     poller.register(watch.monitor, zmq.POLLIN)
-    end_s = time.monotonic() + WELCOME_WITHIN_MS / 1000
+    end_s = time.monotonic() + within_ms / 1000
     while (left_s := end_s - time.monotonic()) > 0:
         ready = dict(poller.poll(left_s * 1000))
         if socket in ready:
             return {str(k): str(v) for k, v in msgpack.unpackb(socket.recv()).items()}
         if watch.look():
             break
-    raise LaunchError(
+    raise _unreachable(endpoint)
+
+
+def _send(socket: Any, data: bytes, endpoint: str) -> None:
+    """Never waits: a connection that was refused already takes nothing, and would be waited for without end."""
+    try:
+        socket.send(data, zmq.NOBLOCK)
+    except zmq.Again:
+        raise _unreachable(endpoint) from None
+
+
+def _unreachable(endpoint: str) -> LaunchError:
+    return LaunchError(
         f"a worker runs on {sockets_of_python.gethostname()} but cannot reach the driver at {endpoint}."
         " Open that port between executors and driver (spark.penstock.control.port), or set"
         " spark.driver.host to an address that executors can reach."
@@ -243,8 +262,8 @@ class ControlClient:
 class _Watchdog:
     """Counts urgent messages: queued by the thread, taken by the loop, acted upon when the loop is back.
 
-    After a last one (leave, or no driver any more) only the end of the process is good enough. Each counter
-    has one writer, so no lock is needed."""
+    After a last one (leave, or no driver any more) only the end of this client is good enough. Time in which the whole
+    process stood still does not count against the loop. Each counter has one writer, so no lock is needed."""
 
     def __init__(self) -> None:
         self._queued = 0
@@ -252,6 +271,7 @@ class _Watchdog:
         self._done = 0
         self._seen_taken = 0
         self._due_s = 0.0
+        self._looked_s = 0.0
         self._final = False
 
     @property
@@ -261,6 +281,7 @@ class _Watchdog:
     def urgent(self, now_s: float, *, final: bool) -> None:
         if not self.armed:
             self._due_s = now_s + TAKE_WITHIN_S
+            self._looked_s = now_s
         self._queued += 1
         self._final |= final
 
@@ -271,7 +292,10 @@ class _Watchdog:
         self._done = self._taken
 
     def bites(self, now_s: float) -> bool:
-        """True when the loop is stuck."""
+        """True when the loop is stuck. Asked every few milliseconds while it is armed."""
+        if now_s - self._looked_s > STOOD_STILL_S:
+            self._due_s += now_s - self._looked_s
+        self._looked_s = now_s
         if self._taken != self._seen_taken:
             self._seen_taken = self._taken
             self._due_s = now_s + ACT_WITHIN_S

@@ -1,27 +1,29 @@
 """The driver's end of the control plane.
 
-A worker registers at one well-known ROUTER socket with its launch's secret and its versions. When those are
-right it is given a socket of its own, watched by a monitor, so that a broken connection is the end of exactly
-that worker:
+A worker connects to a door of the driver (`ipc://` on its own host, encrypted tcp for all others), registers with its
+launch's secret and its versions, and when those are right the same connection is its control plane from then on. A
+broken connection is the end of exactly that worker:
 
     worker                            driver
-      Register {launch, token, ...} ──► ROUTER          checks, binds a fresh PAIR
-      ◄── Welcome {worker, endpoint}    (or Refused {reason})
-      connects, hello ────────────────► PAIR            the first of its launch: Joined
-      messages ◄──────────────────────► PAIR            a second of the same launch: parked, told nothing
-      (gone)                            monitor         Left; a parked one takes over: Joined
+      Register {launch, token, ...} ──► Door            checks
+      ◄── Welcome {worker}              (or Refused {reason}, or nothing for a stranger)
+                                                        the first of its launch: Joined
+      messages ◄──────────────────────► Door            a second of the same launch: parked, told nothing
+      (gone)                                            Left; a parked one takes over: Joined
+
+A worker that has lost the driver for a while registers again, by a new connection; its old one is over then.
 
 Everything here belongs to one thread, the job manager's; `wake` alone may be called by any.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hmac
 import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import msgpack
@@ -30,25 +32,24 @@ import zmq
 from penstock.ports.control import ControlEvent, Joined, LaunchEnded, Left, Received
 from penstock.protocol.ids import WorkerId
 from penstock.protocol.messages import Leave, ToWorker
+from penstock.shells.spark.door import Door
 from penstock.shells.spark.invitation import GOODBYE, REGISTER_BYTES_MAX, Invitation
 from penstock.shells.spark.socket_dir import SocketDir
 from penstock.shells.spark.sockets import (
+    FAR_TIMEOUT_MS,
+    NEAR_TIMEOUT_MS,
     Keys,
-    Watch,
     bind_tcp,
     new_context,
-    new_socket,
     serve_encrypted,
-    set_control_options,
 )
 from penstock.shells.spark.standstill import Process, end_if_stopped, find
 from penstock.shells.spark.versions import difference, versions
 from penstock.shells.spark.wakeup import WakeUp
 from penstock.wire import control as wire
 
-HELLO_WITHIN_S = 10.0
-GOODBYE_MS = 1000
-"""How long a last message to a worker may take on its way out."""
+GOODBYE_S = 1.0
+"""How long a worker that was told to leave may stay connected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +67,13 @@ class _Connection:
     launch: int
     host: str
     pid: int
-    socket: Any
-    watch: Watch
-    endpoint: str
-    deadline_s: float
+    door: Door
+    name: bytes
+    number: int
+    incarnation: str
+    """What the process calls itself; empty when it does not."""
     process: Process | None
     """None when it cannot be seen from here: it runs on another machine, or in another container."""
-    said_hello: bool = False
     announced: bool = False
 
 
@@ -95,14 +96,21 @@ class ControlServer:
         self._bell = WakeUp()
         self._poller = zmq.Poller()
         self._poller.register(self._bell.fileno(), zmq.POLLIN)
-        self._routers: dict[Any, str] = {}
+        self._doors: list[Door] = []
         self._launches: dict[int, _Launch] = {}
         self._connections: dict[WorkerId, _Connection] = {}
-        self._by_socket: dict[Any, _Connection] = {}
+        self._by_name: dict[tuple[Door, bytes], _Connection] = {}
+        self._by_number: dict[tuple[Door, int], _Connection] = {}
+        self._leaving: dict[tuple[Door, int], float] = {}
+        """Connections that are over for us: until when they have time to hear that."""
+        self._broken: list[_Connection] = []
         self._events: list[ControlEvent] = []
         self._count = 0
-        self.ipc = self._listen("ipc") if self._directory.path else ""
-        self.tcp = self._listen("tcp") if addresses.bind or not self.ipc else ""
+        self.ipc = self.tcp = ""
+        if self._directory.path:
+            self.ipc = self._open(NEAR_TIMEOUT_MS, self._bind_ipc)
+        if addresses.bind or not self.ipc:
+            self.tcp = self._open(FAR_TIMEOUT_MS, self._bind_tcp)
 
     # ---- launches
 
@@ -125,7 +133,7 @@ class ControlServer:
         over = self._launches.pop(launch, None)
         for connection in list(over.line) if over else []:
             self._say(connection, Leave())
-            self._end(connection, reason, GOODBYE_MS)
+            self._end(connection, reason, GOODBYE_S)
 
     def processes(self, launch: int) -> int:
         known = self._launches.get(launch)
@@ -135,14 +143,15 @@ class ControlServer:
 
     def receive(self) -> list[ControlEvent]:
         """All events so far. Does not wait."""
-        for ready, _ in self._poller.poll(0):
-            if ready in self._routers:
-                self._take_registrations(ready)
-            elif ready in self._by_socket:
-                self._take(self._by_socket[ready])
-            else:
-                self._bell.clear()
-        self._end_silent()
+        self._bell.clear()
+        for door in self._doors:
+            self._look(door)  # first: what came before a break is then all there
+            while (told := door.receive()) is not None:
+                self._take(door, *told)
+        broken, self._broken = self._broken, []
+        for connection in broken:
+            self._end(connection, f"its connection broke: {_whereabouts(connection)}")
+        self._cut_leaving()
         events, self._events = self._events, []
         return events
 
@@ -162,108 +171,111 @@ class ControlServer:
     def close(self) -> None:
         for launch in list(self._launches):
             self.forget(launch, "the job has ended")
-        for router in self._routers:
-            router.close(0)
+        for door in self._doors:
+            door.close()
         self._context.term()
         self._bell.close()
         self._directory.close()
 
-    # ---- registration
+    # ---- doors
 
-    def _listen(self, by: str) -> str:
-        router = new_socket(self._context, zmq.ROUTER)
-        set_control_options(router)
-        router.setsockopt(zmq.MAXMSGSIZE, REGISTER_BYTES_MAX)
-        endpoint = self._bind(router, by)
-        self._routers[router] = by
-        self._poller.register(router, zmq.POLLIN)
+    def _open(self, timeout_ms: int, bind: Any) -> str:
+        door = Door(self._context, timeout_ms, bind)
+        self._doors.append(door)
+        for each in (door.socket, door.monitor):
+            self._poller.register(each, zmq.POLLIN)
+        return door.address
+
+    def _bind_ipc(self, socket: Any) -> str:
+        endpoint = self._directory.endpoint()
+        socket.bind(endpoint)
         return endpoint
 
-    def _bind(self, socket: Any, by: str) -> str:
-        if by == "ipc":
-            endpoint = self._directory.endpoint()
-            socket.bind(endpoint)
-            return endpoint
+    def _bind_tcp(self, socket: Any) -> str:
         serve_encrypted(socket, self._keys)
         port = bind_tcp(socket, self._addresses.bind or "127.0.0.1", self._addresses.ports)
         return f"tcp://{self._addresses.advertise or '127.0.0.1'}:{port}"
 
-    def _take_registrations(self, router: Any) -> None:
-        while router.getsockopt(zmq.EVENTS) & zmq.POLLIN:
-            parts = router.recv_multipart(zmq.NOBLOCK)
-            answer = self._answer(parts[1], self._routers[router]) if len(parts) == 2 else None
-            if answer is not None:
-                self._reply(router, parts[0], answer)
+    def _look(self, door: Door) -> None:
+        for number in door.look():
+            self._leaving.pop((door, number), None)
+            connection = self._by_number.pop((door, number), None)
+            if connection is not None:
+                self._broken.append(connection)
 
-    def _reply(self, router: Any, identity: bytes, answer: dict[str, str]) -> None:
-        with contextlib.suppress(zmq.ZMQError):  # gone again: its promised socket times out
-            router.send_multipart([identity, msgpack.packb(answer)], zmq.NOBLOCK)
+    # ---- registration
 
-    def _answer(self, data: bytes, by: str) -> dict[str, str] | None:
+    def _take(self, door: Door, name: bytes, number: int, data: bytes) -> None:
+        connection = self._by_name.get((door, name))
+        if connection is not None:
+            self._take_message(connection, data)
+            return
+        answer = self._answer(partial(self._admit, door, name, number), data)
+        if answer is None or door.send(name, msgpack.packb(answer)):
+            return
+        ghost = self._by_name.get((door, name))
+        if ghost is not None:  # gone before it was heard; the number is another connection's by now
+            del self._by_number[door, ghost.number]
+            door.mistaken(ghost.number)
+            self._end(ghost, "it went away as it came")
+
+    def _answer(self, admit: Any, data: bytes) -> dict[str, str] | None:
         """None for a stranger: who does not know the secret learns nothing."""
+        if len(data) > REGISTER_BYTES_MAX:
+            return None
         try:
             request = msgpack.unpackb(data)
             launch, token = int(request["launch"]), str(request["token"])
             host, pid, theirs = str(request["host"]), int(request["pid"]), dict(request["versions"])
-            numbered_by = str(request["numbering"])
+            numbered_by, incarnation = str(request["numbering"]), str(request["process"])
         except Exception:  # bytes from anyone may be anything
             return None
         known = self._launches.get(launch)
         if known is None:
             return {"refused": f"launch {launch} is over"}
-        if not hmac.compare_digest(known.token, token):
+        if not hmac.compare_digest(known.token.encode(), token.encode("utf-8", "replace")):
             return None
         problem = difference(self._versions, theirs, host)
         if problem:
             self._refuse(launch, problem)
             return {"refused": problem}
-        connection = self._open(known, launch, host, pid, find(pid, numbered_by), by)
-        return {"worker": connection.worker, "endpoint": connection.endpoint}
+        worker = admit(known, launch, host, pid, incarnation, find(pid, numbered_by))
+        return {"worker": worker} if worker is not None else None
 
     def _refuse(self, launch: int, problem: str) -> None:
         self.forget(launch, problem)
         self._events.append(LaunchEnded(launch, problem, fatal=True))
 
-    def _open(
-        self, known: _Launch, launch: int, host: str, pid: int, process: Process | None, by: str
-    ) -> _Connection:
+    def _admit(
+        self,
+        door: Door,
+        name: bytes,
+        number: int,
+        known: _Launch,
+        launch: int,
+        host: str,
+        pid: int,
+        incarnation: str,
+        process: Process | None,
+    ) -> WorkerId | None:
+        self._look(door)  # the number may have been another connection's until a moment ago
+        if not door.admit(number):
+            return None
         self._count += 1
-        socket = new_socket(self._context, zmq.PAIR)
-        set_control_options(socket)
-        watch = Watch(socket, listens=True)
-        connection = _Connection(
-            worker=WorkerId(f"w{launch}-{self._count}"),
-            launch=launch,
-            host=host,
-            pid=pid,
-            socket=socket,
-            watch=watch,
-            endpoint=self._bind(socket, by),
-            deadline_s=time.monotonic() + HELLO_WITHIN_S,
-            process=process,
-        )
-        known.line.append(connection)
-        self._connections[connection.worker] = connection
-        for each in (socket, watch.monitor):
-            self._by_socket[each] = connection
-            self._poller.register(each, zmq.POLLIN)
-        return connection
+        worker = WorkerId(f"w{launch}-{self._count}")
+        made = _Connection(worker, launch, host, pid, door, name, number, incarnation, process)
+        self._connections[worker] = self._by_name[door, name] = made
+        self._by_number[door, number] = made
+        for old in [each for each in known.line if incarnation == each.incarnation != ""]:
+            self._end(old, "it lost its connection, and came back by another")
+        known.line.append(made)
+        self._announce_next(launch)
+        return worker
 
     # ---- workers
 
-    def _take(self, connection: _Connection) -> None:
-        broken = connection.watch.look()  # first: what came before the break is then all there
-        socket = connection.socket
-        while not socket.closed and socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:
-            self._take_message(connection, socket.recv(zmq.NOBLOCK))
-        if broken and connection.worker in self._connections:
-            self._end(connection, f"its connection broke: {_whereabouts(connection)}")
-
     def _take_message(self, connection: _Connection, data: bytes) -> None:
-        if not connection.said_hello:
-            connection.said_hello = True
-            self._announce_next(connection.launch)
-        elif data.startswith(GOODBYE):
+        if data.startswith(GOODBYE):
             self._end(connection, data.removeprefix(GOODBYE).decode("utf-8", "replace"))
         elif connection.announced:
             try:
@@ -272,46 +284,41 @@ class ControlServer:
                 self._end(connection, f"it sent what cannot be read: {error}")
 
     def _announce_next(self, launch: int) -> None:
-        """The first of the line that is connected becomes the launch's worker, unless there is one."""
+        """The first of the line becomes the launch's worker, unless there is one."""
         known = self._launches.get(launch)
-        if known is None or any(each.announced for each in known.line):
+        if known is None or not known.line or any(each.announced for each in known.line):
             return
-        for each in known.line:
-            if each.said_hello:
-                each.announced = True
-                self._events.append(Joined(each.worker, launch, each.host, each.pid))
-                return
+        first = known.line[0]
+        first.announced = True
+        self._events.append(Joined(first.worker, launch, first.host, first.pid))
 
     def _say(self, connection: _Connection, message: ToWorker) -> bool:
-        """False when the worker cannot be told: its queue is full."""
-        if not connection.said_hello:
-            return True
-        try:
-            connection.socket.send(wire.encode(message), zmq.NOBLOCK)
-        except zmq.Again:
-            return False
-        return True
+        """False when the worker cannot be told: its queue is full, or it has just gone."""
+        return connection.door.send(connection.name, wire.encode(message))
 
-    def _end_silent(self) -> None:
-        """Promised sockets to which nobody came."""
-        now_s = time.monotonic()
-        for connection in list(self._connections.values()):
-            if not connection.said_hello and now_s > connection.deadline_s:
-                self._end(connection, "it registered but never connected")
-
-    def _end(self, connection: _Connection, reason: str, linger_ms: int = 0) -> None:
+    def _end(self, connection: _Connection, reason: str, linger_s: float = 0.0) -> None:
         if self._connections.pop(connection.worker, None) is None:
             return
-        for each in (connection.socket, connection.watch.monitor):
-            self._poller.unregister(each)
-            del self._by_socket[each]
-        connection.watch.close(linger_ms)
+        door, number = connection.door, connection.number
+        self._look(door)  # the number may be another connection's by now
+        del self._by_name[door, connection.name]
+        if self._by_number.get((door, number)) is connection:
+            del self._by_number[door, number]
+            self._leaving[door, number] = time.monotonic() + linger_s
+            self._cut_leaving()
         if connection.announced:
             self._events.append(Left(connection.worker, reason))
         known = self._launches.get(connection.launch)
         if known is not None:
             known.line.remove(connection)
             self._announce_next(connection.launch)
+
+    def _cut_leaving(self) -> None:
+        now_s = time.monotonic()
+        for (door, number), until_s in list(self._leaving.items()):
+            if now_s >= until_s:
+                del self._leaving[door, number]
+                door.cut(number)
 
 
 def _whereabouts(connection: _Connection) -> str:

@@ -6,10 +6,12 @@ published; nothing is locked.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
+from penstock.api.job import ENDED
 from penstock.engine.manager import JobManager
 from penstock.engine.records import (
     CheckpointInfo,
@@ -21,7 +23,10 @@ from penstock.errors import JobFailed, PlanError
 from penstock.protocol.phases import Outcome
 from penstock.shells.spark.background import ThreadBackground
 from penstock.shells.spark.clock import RealClock
+from penstock.shells.spark.signals import SIGNALS
 from penstock.shells.spark.workers import SparkWorkers
+
+log = logging.getLogger("penstock")
 
 
 class DriverLoop:
@@ -50,6 +55,8 @@ class DriverLoop:
         self._over = threading.Event()
         self._changed = threading.Condition()
         self._status = "created"
+        self._alive = self._status
+        """The newest status that was not an end."""
         self._crash: BaseException | None = None
         self._thread = threading.Thread(
             target=self._run, name=f"penstock-job-{job_id}", daemon=True
@@ -86,12 +93,14 @@ class DriverLoop:
             self._over.set()
             with self._changed:
                 self._changed.notify_all()
+            SIGNALS.job_ended()
 
     def _publish(self, status: str) -> None:
         known = self._manager.history.checkpoints
         with self._changed:
             if status != self._status or known is not self._seen:
                 self._status, self._seen = status, known
+                self._alive = self._alive if status in ENDED else status
                 self._changed.notify_all()
 
     _seen: object = None
@@ -99,18 +108,19 @@ class DriverLoop:
     # ---- from any thread
 
     def status(self) -> str:
-        ended = ("finished", "failed", "cancelled", "stopped")
-        if self._status in ended and not self._over.is_set():
-            return "running"
+        """A job has ended when everything of it is gone; until then it says what it did before."""
+        if self._status in ENDED and not self._over.is_set():
+            return self._alive
         return self._status
 
     def wait(self, timeout_s: float | None) -> bool:
         """Short waits, so that Ctrl-C reaches the caller."""
-        if timeout_s is not None:
-            return self._over.wait(timeout_s)
-        while not self._over.wait(1.0):
-            pass
-        return True
+        with SIGNALS.waiting():
+            if timeout_s is not None:
+                return self._over.wait(timeout_s)
+            while not self._over.wait(1.0):
+                pass
+            return True
 
     def failure(self) -> JobFailed | None:
         if self._crash is not None:
@@ -142,8 +152,10 @@ class DriverLoop:
 
     def metrics(self) -> Mapping[str, float]:
         history, machine = self._manager.history, self._manager.machine
+        completed = (info for info in history.checkpoints if info.status == "completed")
         return {
             **self._manager.metrics,
+            **_last_checkpoint(next(completed, None)),
             "penstock_restarts_total": float(max(0, machine.attempts - 1)),
             "penstock_checkpoints_completed_total": float(history.completed_total),
             "penstock_checkpoints_aborted_total": float(history.aborted_total),
@@ -178,7 +190,28 @@ class DriverLoop:
     def request_cancel(self) -> None:
         self._ask(self._manager.request_cancel)
 
+    @property
+    def over(self) -> bool:
+        return self._over.is_set()
+
+    def stop_for_signal(self, again: str) -> None:
+        def stop() -> None:
+            how = "stopping with a last checkpoint" if self._durable else "ending"
+            log.warning("job %s: %s (%s)", self.job_id, how, again)
+            (self._manager.request_stop if self._durable else self._manager.request_cancel)()
+
+        self._ask(stop)
+
     def _ask(self, request: Callable[[], None]) -> None:
         self._requests.append(request)
         if not self._over.is_set():
             self._workers.wake()
+
+
+def _last_checkpoint(info: CheckpointInfo | None) -> dict[str, float]:
+    if info is None:
+        return {}
+    return {
+        "penstock_last_checkpoint_seconds": (info.duration_ms or 0.0) / 1_000,
+        "penstock_last_checkpoint_bytes": float(info.bytes_full),
+    }

@@ -12,6 +12,7 @@ import gc
 import importlib
 import os
 import resource
+import secrets
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -26,8 +27,8 @@ from penstock.shells.spark.control_client import ControlClient, local_address, r
 from penstock.shells.spark.host import SparkHost
 from penstock.shells.spark.invitation import Invitation
 from penstock.shells.spark.network import TcpData
-from penstock.shells.spark.socket_dir import SocketDir
-from penstock.shells.spark.sockets import new_context
+from penstock.shells.spark.rejoining import rejoin
+from penstock.shells.spark.sockets import Watch, new_context
 from penstock.shells.spark.versions import versions
 
 DEFAULT_BODY = "penstock.shells.spark.body:make_worker"
@@ -66,9 +67,8 @@ def run_worker(invitation_bytes: bytes, payload: bytes) -> str:
     invitation = Invitation.from_bytes(invitation_bytes)
     tune_process()
     context = new_context()
-    directory = SocketDir()
     try:
-        return _join_and_run(context, directory, invitation, payload)
+        return _join_and_run(context, invitation, payload)
     except LaunchError as error:
         return f"{LATER}{error}"
     except DriverLost as error:
@@ -77,16 +77,25 @@ def run_worker(invitation_bytes: bytes, payload: bytes) -> str:
         return f"{FATAL}a worker cannot import what the job needs: {error}. Ship it with spark.submit.pyFiles."
     finally:
         context.destroy(linger=0)
-        directory.close()
         _stop_zmq_thread()
 
 
-def _join_and_run(
-    context: Any, directory: SocketDir, invitation: Invitation, payload: bytes
-) -> str:
-    socket, watch = register(context, invitation, versions())
-    host = SparkHost(context, directory, _tcp(invitation))
-    driver = ControlClient(socket, watch, host.wake)
+def _join_and_run(context: Any, invitation: Invitation, payload: bytes) -> str:
+    """A driver that is lost for a while finds this process again, with nothing of what it did before."""
+    process = secrets.token_hex(8)
+    joined = register(context, invitation, versions(), process=process)
+    while True:
+        try:
+            _run(context, joined, invitation, payload)
+        except DriverLost as error:
+            joined = rejoin(context, invitation, process, str(error))
+        else:
+            return LEFT
+
+
+def _run(context: Any, joined: tuple[Any, Watch], invitation: Invitation, payload: bytes) -> None:
+    host = SparkHost(context, _tcp(invitation))
+    driver = ControlClient(*joined, host.wake)
     background = ThreadBackground(threads=2, wake=host.wake)
     try:
         load_body(invitation.body)(payload, driver, host, RealClock(), background).run()
@@ -98,7 +107,6 @@ def _join_and_run(
         background.close()
         host.close()
         driver.close()  # last: its watchdog watches over the rest
-    return LEFT
 
 
 def load_body(name: str) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,27 +9,24 @@ import zmq
 
 from penstock.protocol.ids import ChannelId
 from penstock.shells.spark.network import TcpData, ZmqNetwork
-from penstock.shells.spark.socket_dir import SocketDir
 from penstock.shells.spark.wakeup import WakeUp
 
-LOOK_EVERY_S = 0.2
+LOOK_EVERY_MS = 200.0
 """How often a sleeping worker looks for channels that broke."""
 
 
 class SparkHost:
     """`ports.control.Host`. `wake` is thread-safe; everything else is for the loop's thread."""
 
-    def __init__(self, context: Any, directory: SocketDir, tcp: TcpData | None = None) -> None:
+    def __init__(self, context: Any, tcp: TcpData | None = None) -> None:
         self._context = context
-        self._directory = directory
         self._tcp = tcp
         self._bell = WakeUp()
         self._networks: list[ZmqNetwork] = []
-        self._looked_s = 0.0
 
     def network(self, attempt: int) -> ZmqNetwork:
         """Endpoints are numbered by the process, so those of another attempt are never met again."""
-        made = ZmqNetwork(self._context, self._directory, self._tcp, self._networks.remove)
+        made = ZmqNetwork(self._context, self._tcp, self._networks.remove)
         self._networks.append(made)
         return made
 
@@ -43,13 +39,11 @@ class SparkHost:
     ) -> None:
         """Sleeps until a control message, a background result, a frame in a channel of `reading` (None: in
         any), or room in one of `waiting_for_room`."""
-        if self._find_broken():
-            return
         items: list[tuple[Any, int]] = [(self._bell.fileno(), zmq.POLLIN)]
         for network in self._networks:
             items += [(socket, zmq.POLLIN) for socket in network.readable(reading)]
             items += [(socket, zmq.POLLOUT) for socket in network.writable(waiting_for_room)]
-        limit_ms = min(timeout_ms, LOOK_EVERY_S * 1000) if self._networks else timeout_ms
+        limit_ms = min(timeout_ms, LOOK_EVERY_MS) if self._networks else timeout_ms
         zmq.zmq_poll(items, max(0, int(limit_ms + 0.999)))
         self._bell.clear()
 
@@ -60,11 +54,3 @@ class SparkHost:
         for network in list(self._networks):
             network.close()
         self._bell.close()
-
-    def _find_broken(self) -> bool:
-        """Looks now and then; a channel found broken ends the wait at once, as its next use raises."""
-        now_s = time.monotonic()
-        if now_s - self._looked_s < LOOK_EVERY_S:
-            return False
-        self._looked_s = now_s
-        return any(network.find_broken() for network in self._networks)

@@ -32,6 +32,8 @@ class Invitation:
     """Never use `ipc://` for channels."""
     data_ports: tuple[int, int] | None = None
     """First and last port that channels may use."""
+    driver_timeout_s: float = 30.0
+    """How long a worker that has lost the driver tries to come back to it."""
 
     def to_bytes(self) -> bytes:
         packed: bytes = msgpack.packb(asdict(self))

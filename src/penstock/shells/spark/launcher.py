@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.shells.spark.entry import FATAL, LATER, LEFT
-from penstock.shells.spark.session import executors, is_stopped, worker_environment
+from penstock.shells.spark.executors import executors
+from penstock.shells.spark.placing import Places
+from penstock.shells.spark.session import is_stopped, worker_environment
 
 Task = Callable[[Iterable[Any]], Iterator[str]]
 _REASON_CHARS_MAX = 2000
@@ -34,13 +36,21 @@ class JobEnded:
 class _Running:
     thread: threading.Thread
     executor: str
+    """Where it was told to go; empty where Spark chose."""
+    wanted: bool = True
 
 
 class Launcher:
     def __init__(
-        self, context: Any, job_id: str, job_name: str, report: Callable[[JobEnded], None]
+        self,
+        context: Any,
+        job_id: str,
+        job_name: str,
+        total: int,
+        report: Callable[[JobEnded], None],
     ) -> None:
         self._context = context
+        self._places = Places(context, total)
         self._job_id = job_id
         self._job_name = job_name
         self._report = report
@@ -62,9 +72,15 @@ class Launcher:
 
     def cancel(self, launch: int) -> None:
         """Has Spark kill the task. Does not wait, not even for the JVM."""
+        with self._lock:
+            if launch in self._running:
+                self._running[launch].wanted = False
         self._cancel_tag(self._tag(launch))
 
     def cancel_all(self) -> None:
+        with self._lock:
+            for each in self._running.values():
+                each.wanted = False
         self._cancel_tag(self._tag())
 
     def running(self) -> list[int]:
@@ -87,7 +103,7 @@ class Launcher:
         known = executors(self._context)
         if not known:
             return f"Spark ({self._context.master}) has no executor"
-        cores, running = sum(e["cores"] for e in known), sum(e["running"] for e in known)
+        cores, running = sum(e.cores for e in known), sum(e.running for e in known)
         jobs = len(self._context.statusTracker().getActiveJobsIds())
         return (
             f"Spark ({self._context.master}) has {cores} cores on {len(known)} executors;"
@@ -131,23 +147,44 @@ class Launcher:
         return rdd
 
     def _placed(self, launch: int) -> Any:
-        """One row whose preferred place is the least loaded executor; anywhere when Spark does not tell."""
-        known = executors(self._context)
-        with self._lock:
-            chosen = self._least_loaded(known)
-            if chosen is not None:
-                self._running[launch].executor = chosen["id"]
+        """One row whose preferred place is where a worker is best; anywhere when Spark does not tell."""
+        chosen = self._places.choose(self._placed_so_far, lambda: self._running[launch].wanted)
+        if not self._running[launch].wanted:
+            raise _NotWantedError("it was cancelled before it began")
         if chosen is None:
             return self._context.parallelize([0], 1)
-        return _prefer(self._context, f"executor_{chosen['host']}_{chosen['id']}")
+        with self._lock:
+            self._running[launch].executor = chosen.id
+        return _prefer(self._context, chosen.place)
 
-    def _least_loaded(self, known: list[dict[str, Any]]) -> dict[str, Any] | None:
-        if len(known) < 2:
-            return None
-        ours = [each.executor for each in self._running.values()]
-        load = {e["id"]: max(e["running"], ours.count(e["id"])) for e in known}
-        best = min(known, key=lambda e: (load[e["id"]] / e["cores"], e["id"]))
-        return best if load[best["id"]] < best["cores"] else None
+    def _placed_so_far(self) -> list[str]:
+        with self._lock:
+            return [each.executor for each in self._running.values()]
+
+    def crowded(self) -> list[int]:
+        """Launches whose workers would be better elsewhere. May take seconds."""
+        return self._places.crowded(self._actual_places())
+
+    def _actual_places(self) -> dict[int, str]:
+        """Where the tasks run now: Spark may have moved one when it tried it again."""
+        found = {}
+        for launch in self.running():
+            place = self._executor_of(self._tag(launch))
+            if place:
+                found[launch] = place
+        return found
+
+    def _executor_of(self, tag: str) -> str:
+        tracker, store = self._context.statusTracker(), self._context._jsc.sc().statusStore()
+        for job in self._context._jsc.sc().statusTracker().getJobIdsForTag(tag):
+            info = tracker.getJobInfo(job)
+            for stage in info.stageIds if info is not None else ():
+                tasks = store.taskList(stage, 0, 100)
+                running = [tasks.apply(i) for i in range(tasks.size())]
+                here = [str(t.executorId()) for t in running if str(t.status()) == "RUNNING"]
+                if here:
+                    return here[0]
+        return ""
 
     def _tag(self, launch: int | None = None) -> str:
         tag = f"penstock-{self._job_id}".replace(",", "_")
@@ -177,6 +214,10 @@ class Launcher:
                 launch, f"its Spark job was cancelled ({_without_codes(text)})", cancelled=True
             )
         return JobEnded(launch, f"the Spark job failed: {text[:_REASON_CHARS_MAX]}")
+
+
+class _NotWantedError(Exception):
+    """Nobody waits for this launch any more."""
 
 
 def _outcome(launch: int, results: list[str]) -> JobEnded:

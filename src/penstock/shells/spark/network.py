@@ -5,17 +5,19 @@ message of the batch without its schema, which both ends know. It is sent from A
 ZeroMQ's memory, not copied in Python. High-water marks of two frames at each end are the back pressure. Back comes
 only the number of each barrier that was processed.
 
-There are no heartbeats here: a channel that is not read, because its subtask aligns, would not answer them.
-The control plane knows who is alive; a channel only notices that its own connection broke, or that a frame is
-missing, and is then lost for good.
+There are no heartbeats in a channel: one that is not read, because its subtask aligns, would not answer them. It only
+notices that its own connection broke, or that a frame is missing, and is then lost for good. That a whole peer cannot
+be reached any more is noticed by its pulse (`peers`).
 """
 
 from __future__ import annotations
 
 import json
 import struct
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from socket import gethostname
 from typing import Any
 
 import pyarrow as pa
@@ -24,8 +26,10 @@ import zmq
 from penstock.errors import SchemaError
 from penstock.ports.channel import Barrier, Batch, ChannelLost, End, Frame
 from penstock.protocol.ids import NO_CHECKPOINT, ChannelId, CheckpointId
+from penstock.shells.spark.peers import CONNECT_WITHIN_MS, Listener, Peer
 from penstock.shells.spark.socket_dir import SocketDir, shares_host
 from penstock.shells.spark.sockets import (
+    HANDSHAKE_WITHIN_MS,
     Keys,
     Watch,
     bind_tcp,
@@ -34,6 +38,8 @@ from penstock.shells.spark.sockets import (
     serve_encrypted,
 )
 
+LOOK_EVERY_S = 0.2
+"""How often it is looked whether a connection broke."""
 FRAMES_MAX = 2
 CONFIRMATIONS_MAX = 1_000
 FRAME_BYTES_MAX = (1 << 31) - 1
@@ -41,7 +47,13 @@ ALIGNED_FROM_BYTES = 16 << 10
 """A frame above the 8 KiB read buffer of ZeroMQ gets aligned memory of its own; others start anywhere."""
 _HEADER = struct.Struct("<BQQ")
 _CONFIRMATION = struct.Struct("<Q")
-_BATCH, _BARRIER, _END, _URGENT_BARRIER = 0, 1, 2, 3
+_BATCH, _BARRIER, _END, _URGENT_BARRIER, _LAST_BARRIER, _URGENT_LAST_BARRIER = 0, 1, 2, 3, 4, 5
+_BARRIERS = {
+    (False, False): _BARRIER,
+    (True, False): _URGENT_BARRIER,
+    (False, True): _LAST_BARRIER,
+    (True, True): _URGENT_LAST_BARRIER,
+}
 _EVENTS, _POLLIN, _POLLOUT = int(zmq.EVENTS), int(zmq.POLLIN), int(zmq.POLLOUT)
 _NOBLOCK, _SNDMORE = int(zmq.NOBLOCK), int(zmq.SNDMORE)
 
@@ -62,24 +74,67 @@ class ZmqNetwork:
     def __init__(
         self,
         context: Any,
-        directory: SocketDir,
         tcp: TcpData | None = None,
         on_close: Callable[[ZmqNetwork], None] = lambda _: None,
     ) -> None:
         self._context = context
-        self._directory = directory
+        self._directory = None if tcp and tcp.only else SocketDir()
         self._tcp = tcp
-        self._keys = Keys.fresh() if tcp else None
+        self._keys = Keys.fresh()
         self._on_close = on_close
         self._inputs: dict[ChannelId, ZmqInput] = {}
         self._outputs: dict[ChannelId, ZmqOutput] = {}
+        self._listener: Listener | None = None
+        self._peers: dict[str, Peer] = {}
+        self._unreached: dict[ChannelId, dict[str, str]] = {}
+        """What other slots offered, where it leads to a peer that has not answered yet."""
+        self._connecting = False
+        self._looked_s = 0.0
 
     def bind(self, inputs: Sequence[tuple[ChannelId, object]]) -> dict[str, str]:
         return {str(channel): self._bind_one(channel, schema) for channel, schema in inputs}
 
     def connect(self, outputs: Sequence[tuple[ChannelId, str]]) -> None:
         for channel, endpoint in outputs:
-            self._outputs[channel] = self._connect_one(channel, json.loads(endpoint))
+            offer = json.loads(endpoint)
+            if "ipc" in offer and shares_host(offer["ipc"], offer["token"]):
+                self._outputs[channel] = self._connect_near(channel, offer["ipc"])
+            elif "tcp" in offer:
+                self._unreached[channel] = offer
+                self._peers.setdefault(offer["pulse"], Peer(self._context, offer))
+            else:
+                raise ChannelLost(
+                    f"channel {channel} leads to another host, which only listens on its own"
+                )
+
+    def unreached(self) -> list[str]:
+        for channel, offer in list(self._unreached.items()):
+            if self._peers[offer["pulse"]].reach():
+                self._outputs[channel] = self._connect_far(channel, offer)
+                del self._unreached[channel]
+        silent = {self._peers[offer["pulse"]].name for offer in self._unreached.values()}
+        silent |= {output.name for output in self._outputs.values() if not output.is_connected()}
+        self._connecting = bool(silent)
+        return sorted(silent)
+
+    def settled(self) -> None:
+        if self._directory is not None:
+            self._directory.close()
+            self._directory = None
+
+    def check(self) -> None:
+        now_s = time.monotonic()
+        if now_s < self._looked_s + LOOK_EVERY_S:
+            return
+        self._looked_s = now_s
+        lost = [peer.name for peer in self._peers.values() if peer.is_lost()]
+        if lost:
+            raise ChannelLost(
+                f"{gethostname()} does not hear from {', '.join(lost)} any more: the network between them is cut, or"
+                " that host is gone"
+            )
+        for output in self._outputs.values():
+            output.check()
 
     def input(self, channel: ChannelId) -> ZmqInput:
         return self._inputs[channel]
@@ -95,6 +150,11 @@ class ZmqNetwork:
             made.close()
         self._inputs.clear()
         self._outputs.clear()
+        for peer in self._peers.values():
+            peer.close()
+        if self._listener is not None:
+            self._listener.close()
+        self.settled()
 
     # ---- for the host's wait
 
@@ -102,14 +162,18 @@ class ZmqNetwork:
         """The sockets to poll for frames: those of `channels`, or all."""
         chosen = self._inputs if channels is None else channels
         sockets = [s for c in chosen if c in self._inputs for s in self._inputs[c].sockets]
-        return sockets + [self._outputs[c].socket for c in chosen if c in self._outputs]
+        sockets += [self._outputs[c].socket for c in chosen if c in self._outputs]
+        return sockets + (self._monitors() if self._connecting else [])
+
+    def _monitors(self) -> list[Any]:
+        """What tells that somebody who is waited for has answered."""
+        waited = {offer["pulse"] for offer in self._unreached.values()}
+        peers = [self._peers[pulse].monitor for pulse in sorted(waited)]
+        opening = [each.monitor for each in self._outputs.values() if not each.connected]
+        return [monitor for monitor in peers if monitor is not None] + opening
 
     def writable(self, channels: Iterable[ChannelId]) -> list[Any]:
         return [self._outputs[c].socket for c in channels if c in self._outputs]
-
-    def find_broken(self) -> bool:
-        """True when a channel is lost: its next `try_send` raises."""
-        return any(output.look() for output in self._outputs.values())
 
     # ---- making channels
 
@@ -117,7 +181,7 @@ class ZmqNetwork:
         _refuse_dictionaries(channel, schema)
         offer: dict[str, str] = {}
         sockets = []
-        if self._directory.path is not None and not (self._tcp and self._tcp.only):
+        if self._directory is not None and self._directory.path is not None:
             sockets.append(self._new(reads=True))
             offer["ipc"] = self._directory.endpoint()
             offer["token"] = self._directory.token
@@ -130,30 +194,35 @@ class ZmqNetwork:
 
     def _bind_tcp(self, socket: Any) -> dict[str, str]:
         tcp = self._tcp or TcpData("127.0.0.1")
-        self._keys = keys = self._keys or Keys.fresh()
-        serve_encrypted(socket, keys)
+        if self._listener is None:
+            self._listener = Listener(self._context, tcp.address, tcp.ports, self._keys)
+        serve_encrypted(socket, self._keys)
         port = bind_tcp(socket, tcp.address, tcp.ports)
-        return {"tcp": f"tcp://{tcp.address}:{port}", "key": keys.public.decode("ascii")}
+        address = f"tcp://{tcp.address}:{port}"
+        return {"tcp": address, "key": self._keys.public.decode("ascii"), **self._listener.offer}
 
-    def _connect_one(self, channel: ChannelId, offer: dict[str, str]) -> ZmqOutput:
+    def _connect_near(self, channel: ChannelId, address: str) -> ZmqOutput:
         socket = self._new(reads=False)
-        near = "ipc" in offer and shares_host(offer["ipc"], offer["token"])
-        if not near and "tcp" not in offer:
-            socket.close(0)
-            raise ChannelLost(
-                f"channel {channel} leads to another host, which only listens on its own"
-            )
-        if not near:
-            connect_encrypted(socket, offer["key"].encode("ascii"))
-        watch = Watch(socket, listens=False)
-        socket.connect(offer["ipc"] if near else offer["tcp"])
-        return ZmqOutput(channel, socket, watch)
+        return self._connected(channel, socket, address, "this host")
+
+    def _connect_far(self, channel: ChannelId, offer: dict[str, str]) -> ZmqOutput:
+        socket = self._new(reads=False)
+        socket.setsockopt(zmq.CONNECT_TIMEOUT, CONNECT_WITHIN_MS)
+        connect_encrypted(socket, offer["key"].encode("ascii"))
+        where = self._peers[offer["pulse"]].name
+        return self._connected(channel, socket, offer["tcp"], where)
+
+    def _connected(self, channel: ChannelId, socket: Any, address: str, where: str) -> ZmqOutput:
+        watch = Watch(socket)
+        socket.connect(address)
+        return ZmqOutput(channel, socket, watch, where)
 
     def _new(self, *, reads: bool) -> Any:
         socket = new_socket(self._context, zmq.DEALER)
         socket.setsockopt(zmq.RCVHWM, FRAMES_MAX if reads else CONFIRMATIONS_MAX)
         socket.setsockopt(zmq.SNDHWM, CONFIRMATIONS_MAX if reads else FRAMES_MAX)
         socket.setsockopt(zmq.MAXMSGSIZE, FRAME_BYTES_MAX)
+        socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_WITHIN_MS)
         socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
         socket.setsockopt(zmq.TCP_KEEPALIVE_IDLE, 5)
         socket.setsockopt(zmq.TCP_KEEPALIVE_INTVL, 2)
@@ -162,10 +231,11 @@ class ZmqNetwork:
 
 
 class ZmqOutput:
-    """The sending end of a channel."""
+    """The sending end of a channel. `where` says where its other end is, for people."""
 
-    def __init__(self, channel: ChannelId, socket: Any, watch: Watch) -> None:
+    def __init__(self, channel: ChannelId, socket: Any, watch: Watch, where: str) -> None:
         self.socket = socket
+        self.name = f"slot {channel.target} on {where}"
         self._channel = channel
         self._watch = watch
         self._sequence = 0
@@ -177,13 +247,12 @@ class ZmqOutput:
         if isinstance(frame, Barrier):
             self.confirmed()  # so that confirmations nobody waits for do not pile up
         if not socket.getsockopt(_EVENTS) & _POLLOUT:
-            if self._watch.broken and not self._ended:
-                raise ChannelLost(f"the receiver of channel {self._channel} is gone")
+            self._check()
             return False
         if isinstance(frame, Batch):
             self._send_batch(frame.data)
         elif isinstance(frame, Barrier):
-            kind = _URGENT_BARRIER if frame.urgent else _BARRIER
+            kind = _BARRIERS[frame.urgent, frame.last]
             socket.send(_HEADER.pack(kind, self._sequence, frame.checkpoint), _NOBLOCK)
         else:
             socket.send(_HEADER.pack(_END, self._sequence, 0), _NOBLOCK)
@@ -195,12 +264,29 @@ class ZmqOutput:
         while self.socket.getsockopt(_EVENTS) & _POLLIN:
             (checkpoint,) = _CONFIRMATION.unpack(self.socket.recv(_NOBLOCK))
             self._confirmed = max(self._confirmed, CheckpointId(checkpoint))
-        if self._watch.broken and not self._ended:
-            raise ChannelLost(f"the receiver of channel {self._channel} is gone")
+        self._check()
         return self._confirmed
 
-    def look(self) -> bool:
-        return self._watch.look() and not self._ended
+    @property
+    def monitor(self) -> Any:
+        return self._watch.monitor
+
+    @property
+    def connected(self) -> bool:
+        return self._watch.connected
+
+    def is_connected(self) -> bool:
+        self.check()
+        return self._watch.connected
+
+    def check(self) -> None:
+        """Looks whether its other end is still there; raises when it is not."""
+        self._watch.look()
+        self._check()
+
+    def _check(self) -> None:
+        if self._watch.broken and not self._ended:
+            raise ChannelLost(f"{self.name}, the receiver of channel {self._channel}, is gone")
 
     def close(self) -> None:
         self._watch.close()
@@ -262,7 +348,9 @@ class ZmqInput:
             return Batch(_read(socket.recv(_NOBLOCK, copy=False), self._schema))
         if kind == _END:
             return End()
-        return Barrier(CheckpointId(checkpoint), urgent=kind == _URGENT_BARRIER)
+        urgent = kind in (_URGENT_BARRIER, _URGENT_LAST_BARRIER)
+        last = kind in (_LAST_BARRIER, _URGENT_LAST_BARRIER)
+        return Barrier(CheckpointId(checkpoint), urgent, last)
 
     def _keep(self, socket: Any) -> None:
         for other in self.sockets:

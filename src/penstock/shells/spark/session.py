@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import LaunchError
+from penstock.shells.spark.executors import slots_of
 
 DAEMON = "penstock.shells.spark.daemon"
 TASK_FAILURES_MAX = 1000
@@ -44,13 +45,27 @@ def release_session(holder: str) -> None:
     _used.pop(holder, None)
 
 
+def refuse_connect(spark: Any) -> None:
+    """Raises LaunchError for a Spark Connect session, or where there is one and a local Spark is wanted beside it.
+    Asks nothing of the session: one of Connect does not have what others have."""
+    from pyspark.sql.utils import is_remote
+
+    if is_remote() if spark is None else is_connect(spark):
+        raise LaunchError(
+            "this program uses Spark Connect, and Penstock cannot run on it: its workers are Spark tasks that live as"
+            " long as the job and connect back to the program that started it. Run the job in a program of its own,"
+            " without .remote(...) and SPARK_REMOTE: with .start() it gets a local Spark, and with"
+            " .start(SparkSession.builder.master(...).getOrCreate()) it runs on a cluster."
+        )
+
+
+def is_connect(spark: Any) -> bool:
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
 def check_session(spark: Any) -> None:
     """Raises LaunchError when Penstock cannot run on this session."""
-    if type(spark).__module__.startswith("pyspark.sql.connect"):
-        raise LaunchError(
-            "this is a Spark Connect session, where executors cannot be relied on to reach this program."
-            " Start the job from a classic session (without .remote(...)), or with spark=None."
-        )
+    refuse_connect(spark)
     context = spark.sparkContext
     if is_stopped(context):
         raise LaunchError("this SparkSession is stopped. Give a running one, or spark=None.")
@@ -77,29 +92,10 @@ def is_local(context: Any) -> bool:
     return str(context.master).startswith("local")
 
 
-def slots_of(context: Any) -> int:
-    """The tasks that this Spark can run at once, as far as it knows its executors."""
-    cores = sum(each["cores"] for each in executors(context))
-    return cores or int(context.defaultParallelism)
-
-
-def executors(context: Any) -> list[dict[str, Any]]:
-    """The live executors that run tasks: id, host, cores, running tasks. Empty when Spark does not tell."""
-    try:
-        summaries = context._jsc.sc().statusStore().executorList(True)
-        found = [summaries.apply(i) for i in range(summaries.size())]
-        return [
-            {
-                "id": str(each.id()),
-                "host": str(each.hostPort()).rpartition(":")[0],
-                "cores": int(each.totalCores()),
-                "running": int(each.activeTasks()),
-            }
-            for each in found
-            if int(each.totalCores()) > 0
-        ]
-    except Exception:  # Spark's internal view: without it placing and error texts are poorer
-        return []
+def is_one_process(context: Any) -> bool:
+    """True when driver and executor are one Java process: there is only one place for a task."""
+    master = str(context.master)
+    return master == "local" or master.startswith("local[")
 
 
 def worker_environment(session_path: str = "") -> dict[str, str]:

@@ -6,6 +6,7 @@ off and a monitor tells of the break at once.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,12 +14,14 @@ import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 HEARTBEAT_EVERY_MS = 300
-HEARTBEAT_TIMEOUT_MS = 1000
+NEAR_TIMEOUT_MS = 1000
+FAR_TIMEOUT_MS = 3000
+"""Who is not heard of for so long is lost. Networks lose packets for a second or two; a host does not."""
+HANDSHAKE_WITHIN_MS = 5000
 CONTROL_MESSAGES_MAX = 20_000
 CONTROL_BYTES_MAX = 512 << 20
 _WATCHED = (
-    zmq.EVENT_ACCEPTED
-    | zmq.EVENT_CONNECTED
+    zmq.EVENT_CONNECTED
     | zmq.EVENT_HANDSHAKE_SUCCEEDED
     | zmq.EVENT_DISCONNECTED
     | zmq.EVENT_CLOSED
@@ -27,6 +30,7 @@ _WATCHED = (
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 )
+_monitors = itertools.count()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +59,15 @@ def new_socket(context: Any, kind: int) -> Any:
     return socket
 
 
-def set_control_options(socket: Any) -> None:
-    """Heartbeats run in ZeroMQ's own thread: they go on while Python is busy, and stop with the process."""
+def set_heartbeats(socket: Any, timeout_ms: int) -> None:
+    """They run in ZeroMQ's own thread: they go on while Python is busy, and stop with the process."""
     socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_EVERY_MS)
-    socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)
-    socket.setsockopt(zmq.HANDSHAKE_IVL, 5000)
+    socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, timeout_ms)
+    socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_WITHIN_MS)
+
+
+def set_control_options(socket: Any, timeout_ms: int) -> None:
+    set_heartbeats(socket, timeout_ms)
     socket.setsockopt(zmq.MAXMSGSIZE, CONTROL_BYTES_MAX)
     socket.set_hwm(CONTROL_MESSAGES_MAX)
 
@@ -92,17 +100,24 @@ def bind_tcp(socket: Any, host: str, ports: range | None) -> int:
     raise OSError(f"no free port on {host} among {ports.start}-{ports.stop - 1}")
 
 
+def monitor_of(socket: Any, events: int) -> Any:
+    """A socket that tells of these events. It holds as many as there are: ZeroMQ's own thread would wait for room."""
+    address = f"inproc://monitor-{id(socket)}-{next(_monitors)}"
+    socket.monitor(address, events)
+    monitor = socket.context.socket(zmq.PAIR)
+    monitor.rcvhwm = 0
+    monitor.linger = 0
+    monitor.connect(address)
+    return monitor
+
+
 class Watch:
-    """Knows when the one connection of a socket has been made or has broken.
+    """Knows when the one connection that a socket makes is there or has broken: the first thing that goes wrong is
+    the end of it."""
 
-    The side that connects fails with the first thing that goes wrong. On the side that listens a stranger who
-    comes and goes changes nothing: connections are told apart by their file descriptors."""
-
-    def __init__(self, socket: Any, *, listens: bool) -> None:
+    def __init__(self, socket: Any) -> None:
         self._socket = socket
-        self.monitor = socket.get_monitor_socket(_WATCHED)
-        self._listens = listens
-        self._ours: set[int] = set()
+        self.monitor = monitor_of(socket, _WATCHED)
         self.connected = False
         self.broken = False
 
@@ -110,7 +125,7 @@ class Watch:
         """True when the connection is broken."""
         while self.monitor.getsockopt(zmq.EVENTS) & zmq.POLLIN:
             told = parse_monitor_message(self.monitor.recv_multipart(zmq.NOBLOCK))
-            self._heed(told["event"], told["value"])
+            self._heed(told["event"])
         return self.broken
 
     def close(self, linger_ms: int = 0) -> None:
@@ -121,15 +136,8 @@ class Watch:
         self.monitor.close(0)
         self._socket.close(linger_ms)
 
-    def _heed(self, event: int, descriptor: int) -> None:
+    def _heed(self, event: int) -> None:
         if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             self.connected = True
-        elif event in {zmq.EVENT_ACCEPTED, zmq.EVENT_CONNECTED}:
-            if not self.connected:
-                self._ours.add(descriptor)
-        elif self.connected:
-            self.broken |= event == zmq.EVENT_DISCONNECTED and descriptor in self._ours
-        elif self._listens:
-            self._ours.discard(descriptor)
-        else:
+        elif event != zmq.EVENT_CONNECTED:
             self.broken = True

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import uuid
+from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,30 +25,44 @@ from penstock.plan.physical import PhysicalPlan, make_plan
 from penstock.protocol.coordinator import CoordinatorConfig
 from penstock.protocol.lifecycle import LifecycleConfig
 from penstock.redaction import redacted
+from penstock.shells.spark import progress_bar
 from penstock.shells.spark.background import ThreadBackground
 from penstock.shells.spark.clock import RealClock
 from penstock.shells.spark.driver_loop import DriverLoop
 from penstock.shells.spark.earlier import require_checkpoint, warn_of_no_name
+from penstock.shells.spark.executors import slots_of
 from penstock.shells.spark.memory import warn_of_little_memory
 from penstock.shells.spark.session import (
     SPARK_SLOTS_LEFT,
     check_session,
     is_local,
     local_session,
+    refuse_connect,
     release_session,
-    slots_of,
+)
+from penstock.shells.spark.sharing import (
+    Mark,
+    check_marks,
+    existing_mark,
+    is_on_disk,
+    leave_mark,
+    remove_marks,
 )
 from penstock.shells.spark.shipping import pack
+from penstock.shells.spark.signals import SIGNALS
 from penstock.shells.spark.workers import SparkWorkers
 from penstock.storage.filesystem import FilesystemStore, open_job
 from penstock.wire import manifest as manifests
 from penstock.wire import paths
 
+LOCAL_SLOTS_MS = 120_000
+"""How long workers on this machine may take to come: it may be busy with other things."""
 COMMIT_EVERY_MS = 1_000
 """How often sinks commit in a job that takes no checkpoints."""
 
 
 def start_job(graph: LogicalGraph, spark: Any, settings: JobSettings) -> Job:
+    refuse_connect(spark)
     plan = make_plan(graph, settings.parallelism, settings.max_parallelism)
     if spark is None:
         _check_access(graph)
@@ -59,12 +75,18 @@ def start_job(graph: LogicalGraph, spark: Any, settings: JobSettings) -> Job:
     total = settings.parallelism + settings.spare_workers
     holder = f"{uuid.uuid4().hex[:8]} {settings.name}"
     session = local_session(total + SPARK_SLOTS_LEFT, holder) if spark is None else spark
-    release = partial(release_session, holder)
+    held = ExitStack()
+    held.callback(release_session, holder)
     try:
         _check_slots(session, total, settings)
         if is_local(session.sparkContext):
             _check_access(graph)
+        else:
+            marks = _marks(graph, settings, job_id)
+            held.callback(remove_marks, marks)
+            payload = pack(replace(spec, check_host=partial(check_marks, marks)))
         warn_of_little_memory(session.sparkContext, settings.name, total)
+        held.callback(progress_bar.hide(session.sparkContext, holder))
         workers = SparkWorkers(
             session,
             job_id,
@@ -72,9 +94,10 @@ def start_job(graph: LogicalGraph, spark: Any, settings: JobSettings) -> Job:
             payload,
             total,
             force_tcp=session.conf.get("spark.penstock.transport", "auto") == "tcp",
+            driver_timeout_s=settings.driver_timeout_ms / 1000,
         )
     except BaseException:
-        release()
+        held.close()
         raise
     background = ThreadBackground(threads=QUEUES, wake=workers.wake)
     manager = JobManager(
@@ -87,8 +110,11 @@ def start_job(graph: LogicalGraph, spark: Any, settings: JobSettings) -> Job:
         _sinks(graph),
     )
     durable = store is not None
-    loop = DriverLoop(job_id, settings.name, manager, workers, background, clock, release, durable)
+    loop = DriverLoop(
+        job_id, settings.name, manager, workers, background, clock, held.close, durable
+    )
     loop.begin()
+    SIGNALS.watch(loop)
     return Job(loop)
 
 
@@ -175,6 +201,21 @@ def _explicit(path: str, settings: JobSettings, store: FilesystemStore) -> Resto
     return RestoreWish(manifest=manifest, origin="" if origin.root == store.root else root)
 
 
+def _marks(graph: LogicalGraph, settings: JobSettings, job_id: str) -> list[Mark]:
+    """What every worker must see, too: the job's folder and those of its sinks."""
+    marks = []
+    if settings.checkpoint is not None:
+        directory = _absolute(settings.checkpoint)
+        file = f"{paths.job_directory(directory, settings.name)}/{paths.JOB}"
+        if is_on_disk(directory):
+            marks.append(existing_mark(f"the checkpoint directory {directory}", file))
+    for name, sink in _sinks(graph).items():
+        folder = sink.shared_folder()
+        if folder is not None and is_on_disk(folder):
+            marks.append(leave_mark(f"the folder of sink {name!r}", folder, job_id))
+    return marks
+
+
 def _check_access(graph: LogicalGraph) -> None:
     """What can never be read or written is refused here, where driver and workers see the same disks."""
     for node in graph.nodes:
@@ -200,7 +241,7 @@ def _manager_config(settings: JobSettings, wish: RestoreWish, local: bool) -> Ma
         settings.parallelism,
         settings.spare_workers,
         settings.restart,
-        settings.slot_timeout_ms or (30_000 if local else 300_000),
+        settings.slot_timeout_ms or (LOCAL_SLOTS_MS if local else 300_000),
         goes_on=config is not None,
     )
     if config is None:

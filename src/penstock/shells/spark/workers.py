@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -9,7 +11,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from penstock.errors import ConfigError
-from penstock.ports.control import ControlEvent, LaunchEnded
+from penstock.ports.control import ControlEvent, Crowded, LaunchEnded
 from penstock.protocol.ids import WorkerId
 from penstock.protocol.messages import ToWorker
 from penstock.shells.spark.control_server import Addresses, ControlServer
@@ -37,6 +39,7 @@ class SparkWorkers:
         *,
         body: str = DEFAULT_BODY,
         force_tcp: bool = False,
+        driver_timeout_s: float = 30.0,
         versions: Mapping[str, str] | None = None,
     ) -> None:
         check_session(spark)
@@ -46,10 +49,12 @@ class SparkWorkers:
         self._body = body
         self._near = is_local(context)
         self._force_tcp = force_tcp
+        self._driver_timeout_s = driver_timeout_s
         self._data_ports = _ports(context, "spark.penstock.data.ports")
         self._server = ControlServer(_addresses(context, force_tcp), versions)
-        self._ended: SimpleQueue[JobEnded] = SimpleQueue()
-        self._launcher = Launcher(context, job_id, job_name, self._report)
+        self._ended: SimpleQueue[JobEnded | Crowded] = SimpleQueue()
+        """What other threads have found out."""
+        self._launcher = Launcher(context, job_id, job_name, total, self._report)
         self._open: set[int] = set()
         self._kill_at_s: dict[int, float] = {}
 
@@ -59,6 +64,7 @@ class SparkWorkers:
             ipc="" if self._force_tcp else self._server.ipc,
             data_by_tcp=self._force_tcp or not self._near,
             only_tcp=self._force_tcp,
+            driver_timeout_s=self._driver_timeout_s,
             data_ports=(self._data_ports[0], self._data_ports[-1]) if self._data_ports else None,
         )
         self._open.add(launch)
@@ -80,6 +86,9 @@ class SparkWorkers:
         cancelled: list[ControlEvent] = []
         over: list[ControlEvent] = []
         while (ended := self._next_ended()) is not None:
+            if isinstance(ended, Crowded):
+                over.append(ended)
+                continue
             self._kill_at_s.pop(ended.launch, None)
             self._server.forget(ended.launch, ended.reason)
             told = LaunchEnded(ended.launch, ended.reason, ended.fatal, ended.cancelled)
@@ -105,6 +114,21 @@ class SparkWorkers:
     def capacity(self) -> str:
         return self._launcher.capacity()
 
+    def spread(self) -> None:
+        if not self._near:
+            threading.Thread(
+                target=self._look_for_room, name="penstock-spread", daemon=True
+            ).start()
+
+    def _look_for_room(self) -> None:
+        with contextlib.suppress(
+            Exception
+        ):  # Spark's internal view; a place that is not the best is good enough
+            launches = tuple(self._launcher.crowded())
+            if launches:
+                self._ended.put(Crowded(launches))
+                self._server.wake()
+
     def close(self) -> None:
         """Asks every worker to leave; those that stay are killed by Spark. Nothing is left behind."""
         for launch in list(self._open):
@@ -120,7 +144,7 @@ class SparkWorkers:
         self._ended.put(ended)
         self._server.wake()
 
-    def _next_ended(self) -> JobEnded | None:
+    def _next_ended(self) -> JobEnded | Crowded | None:
         try:
             return self._ended.get_nowait()
         except Empty:
