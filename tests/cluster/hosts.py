@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ import psutil
 NETWORK = "10.77.0"
 NOWHERE = "02:00:00:00:00:fe"
 """A hardware address that nobody has."""
-_NEEDED = ("ip", "nsenter", "unshare")
+_NEEDED = ("ip", "nsenter", "ps", "ss", "unshare")
 _FIRST = "ip link set lo up && {own_tmp} && hostname {name} && {extra} && echo ready"
 _KEEP = "/mnt/kept"
 _REAP = "while :; do sleep 3600 & wait $!; done"
@@ -28,6 +29,8 @@ _REAP = "while :; do sleep 3600 & wait $!; done"
 
 def why_not() -> str:
     """Empty, or why there can be no such hosts here."""
+    if missing := [name for name in _NEEDED if shutil.which(name) is None]:
+        return f"these commands are missing: {', '.join(missing)}"
     try:
         with Hosts(["probe"]):
             return ""
@@ -75,10 +78,17 @@ class Host:
         lines = self.run("ss", "-Hltnp").splitlines()
         return sorted({_port(line.split()[3]) for line in lines if "python" in line})
 
-    def connections(self, port: int) -> set[str]:
-        """The other ends of the tcp connections to this port of the host that are open."""
-        lines = self.run("ss", "-Htn", "state", "established", f"( sport = :{port} )").splitlines()
-        return {line.split()[3] for line in lines if line.strip()}
+    def callers(self) -> set[str]:
+        """The other ends of the open tcp connections from other hosts to Python processes of this one. Python also
+        listens at ports that only Spark's own process on this host knows: those have no such callers."""
+        lines = self.run("ss", "-Htn", "state", "established").splitlines()
+        ends = [line.split()[2:4] for line in lines if line.strip()]
+        ports = set(self.python_ports())
+        return {
+            far
+            for near, far in ends
+            if _port(near) in ports and NETWORK in far and f"{self.address}:" not in far
+        }
 
 
 @dataclass
@@ -190,7 +200,7 @@ def _port(address: str) -> int:
 
 
 def _run(command: Sequence[str]) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
     return done.stdout

@@ -158,12 +158,11 @@ def stand_still(job: Submitted) -> None:
         if "python" in text.split()[0] and "program.py" in text
     ]
     (pid,) = pids
-    port = host.python_ports()[0]
-    workers = host.connections(port)
+    workers = host.callers()
     assert workers
     host.kill(pid, "STOP")
     try:
-        until(lambda: not workers & host.connections(port), within_s=LIMIT_S)
+        until(lambda: not workers & host.callers(), within_s=LIMIT_S)
     finally:
         host.kill(pid, "CONT")
 
