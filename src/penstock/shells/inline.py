@@ -11,7 +11,7 @@ from penstock.shells.spark.clock import RealClock
 
 
 def run_inline(graph: LogicalGraph, limit: int) -> pa.Table:
-    background = ThreadBackground(threads=0)
+    background = ThreadBackground(threads=1)
     try:
         return inline.run_inline(graph, limit, RealClock(), background)
     finally:
