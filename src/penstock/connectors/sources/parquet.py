@@ -45,13 +45,25 @@ class ParquetFormat:
                 yield from _group(file, group, schema, where)
 
 
+def rows_in(listing: Listing, name: str, schema: pa.Schema) -> int:
+    """How many rows a file has. Raises `DataError` when they are not of this schema."""
+    with _opened(listing, name) as file:
+        require_compatible(_file_schema(file), schema, listing.shown(name))
+        return int(file.metadata.num_rows)
+
+
 @contextmanager
 def _opened(listing: Listing, name: str) -> Iterator[Any]:
     """The open file; whatever shows that it is not (whole) Parquet becomes a `DataError`."""
     where = listing.shown(name)
     try:
         with closing(listing.open_random(name)) as handle:
-            yield pq.ParquetFile(handle, coerce_int96_timestamp_unit="us", pre_buffer=False)
+            yield pq.ParquetFile(
+                handle,
+                coerce_int96_timestamp_unit="us",
+                pre_buffer=False,
+                page_checksum_verification=True,
+            )
     except (pa.ArrowException, OSError) as error:
         if may_pass(error):
             raise
@@ -121,6 +133,8 @@ def widens(have: pa.DataType, want: pa.DataType) -> bool:
     """Whether every value of one type is also one of the other."""
     if have == want or plain_type(have) == want or want in _WIDER.get(have, ()):
         return True
+    if pa.types.is_duration(want) and want.unit == "us":  # so Spark writes them
+        return bool(pa.types.is_int64(have))
     if pa.types.is_timestamp(have) and pa.types.is_timestamp(want) and have.tz == want.tz:
         return _UNITS.index(have.unit) <= _UNITS.index(want.unit)
     return have.equals(want, check_metadata=False) or _widens_within(have, want)
