@@ -109,7 +109,8 @@ def _entry(name: str, table: Mapping[str, Any]) -> str | None:
 
 def _unknown(name: str, names: list[str]) -> str:
     plain = {_plain(each): each for each in names}
-    close = get_close_matches(_plain(name), plain, 1)
+    begun = [each for each in plain if each.startswith(_plain(name))]
+    close = begun or get_close_matches(_plain(name), plain, 1)
     advice = (
         f"did you mean {PREFIX}{plain[close[0]]}?"
         if close
