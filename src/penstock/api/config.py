@@ -20,16 +20,16 @@ Mode: TypeAlias = Literal["exactly_once", "at_least_once"]
 Retain: TypeAlias = Literal["retain_on_cancel", "delete_on_cancel", "never_retain"]
 _NOT_YET = ("backend", "changelog", "local_recovery")
 _GIVEN = "_given"
-Config = TypeVar("Config")
+_Config = TypeVar("_Config")
 
 
-def _remembers_what_is_given(config: type[Config]) -> type[Config]:
+def _remembers_what_is_given(config: type[_Config]) -> type[_Config]:
     """Around a dataclass: `given_in_code` knows which of its fields were given and which have their defaults."""
     names = [spec.name for spec in fields(config)]  # type: ignore[arg-type]
     init: Any = config.__init__
 
     @wraps(init)
-    def remembering(self: Config, *values: Any, **named: Any) -> None:
+    def remembering(self: _Config, *values: Any, **named: Any) -> None:
         object.__setattr__(self, _GIVEN, frozenset([*names[: len(values)], *named]))
         init(self, *values, **named)
 

@@ -92,10 +92,13 @@ def read(settings: Mapping[str, str], options: Callable[..., object]) -> dict[st
         for key, text in sorted(settings.items())
         if key.startswith(PREFIX) and key.removeprefix(PREFIX) not in MARKS
     }
-    unknown = [name for name in ours if _entry(name, table) is None]
+    entries = {name: _entry(name, table) for name in ours}
+    unknown = [_unknown(name, list(table)) for name, entry in entries.items() if entry is None]
     if unknown:
-        raise ConfigError(". ".join(_unknown(name, list(table)) for name in unknown))
-    return {name: _value(name, text, table) for name, text in ours.items()}
+        raise ConfigError("\n".join(unknown))
+    return {
+        name: _value(name, ours[name], table[entry]) for name, entry in entries.items() if entry
+    }
 
 
 def _entry(name: str, table: Mapping[str, Any]) -> str | None:
@@ -124,8 +127,7 @@ def _plain(name: str) -> str:
     return re.sub("[_-]", "", name.lower())
 
 
-def _value(name: str, text: str, table: Mapping[str, Any]) -> Any:
-    hint = table[_entry(name, table) or name]
+def _value(name: str, text: str, hint: Any) -> Any:
     kind = _kind_of(hint)
     try:
         return kind.read(text.strip())
@@ -144,9 +146,13 @@ class _Kind:
 
 
 def _kind_of(hint: Any) -> _Kind:
-    kinds = [kind for kind in _alternatives(hint) if kind is not NoneType]
-    kind = _kind_of_mapping() if _is_mapping(hint) else _kind_of_one(kinds)
-    if NoneType not in _alternatives(hint) or _is_mapping(hint):
+    if _is_mapping(hint):  # a key for each of its names
+        return _Kind(
+            'JSON; a text that begins as JSON does is put in quotes: "{..."', _json_or_text
+        )
+    alternatives = _alternatives(hint)
+    kind = _kind_of_one([each for each in alternatives if each is not NoneType])
+    if NoneType not in alternatives:
         return kind
     return _Kind(
         f"{kind.expected}, or none",
@@ -171,10 +177,6 @@ def _kind_of_one(kinds: list[Any]) -> _Kind:
         words = get_args(kinds[0])
         return _Kind(f"one of {', '.join(words)}", lambda text: _one_of(words, text))
     raise TypeError(f"{kinds}: say in api/keys.py how the text of a key becomes such a value")
-
-
-def _kind_of_mapping() -> _Kind:
-    return _Kind('JSON; a text that begins as JSON does is put in quotes: "{..."', _json_or_text)
 
 
 def _alternatives(hint: Any) -> tuple[Any, ...]:
@@ -290,7 +292,7 @@ def named_in_errors(values: Mapping[str, Any]) -> Iterator[None]:
     except ConfigError as error:
         told = str(error)
         guilty = [PREFIX + name for name in sorted(values) if _tells_of(told, name)]
-        if not guilty or guilty[0] in told:
+        if not guilty or PREFIX in told:
             raise
         raise ConfigError(f"{told} (by {', '.join(guilty)})") from None
 

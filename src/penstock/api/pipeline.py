@@ -88,8 +88,8 @@ class Pipeline:
         """Starts the job on this Spark session. Where none is given: on the program's own, or that of
         `spark-submit`, or else on a local Spark.
 
-        An option that is not given is set by its key, `spark.penstock.<option>`, and else is as usual: see
-        `job_settings` and docs/configuration.md.
+        An option that is not given, or None, is set by its key, `spark.penstock.<option>`, else it has its default:
+        docs/configuration.md lists both.
 
         `restore="auto"` goes on where the job of this name stood; "fresh" starts anew; a path restores that
         checkpoint. Without `checkpoint` a failure ends the job, unless `restart` is given: then it begins from

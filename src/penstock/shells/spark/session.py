@@ -170,10 +170,10 @@ def _may_have_keys() -> bool:
 
     home = os.environ.get("SPARK_HOME") or str(Path(pyspark.__file__).parent)
     defaults = Path(os.environ.get("SPARK_CONF_DIR") or f"{home}/conf") / "spark-defaults.conf"
-    told = [os.environ.get("PYSPARK_SUBMIT_ARGS", "")]
-    if defaults.is_file():
-        told.append(defaults.read_text("utf-8", errors="replace"))
-    return any(PREFIX in text for text in told)
+    arguments = os.environ.get("PYSPARK_SUBMIT_ARGS", "")
+    if PREFIX in arguments or "--properties-file" in arguments:
+        return True
+    return defaults.is_file() and PREFIX in defaults.read_text("utf-8", errors="replace")
 
 
 def _start(slots: int) -> Any:
