@@ -43,9 +43,11 @@ from penstock.shells.spark.session import (
     SPARK_SLOTS_LEFT,
     check_session,
     is_local,
+    is_on_own_spark,
     local_session,
     refuse_connect,
     release_session,
+    settings_of,
 )
 from penstock.shells.spark.sharing import (
     Mark,
@@ -68,12 +70,18 @@ COMMIT_EVERY_MS = 1_000
 """How often sinks commit in a job that takes no checkpoints."""
 
 
+def spark_settings(spark: Any) -> dict[str, str]:
+    """What the Spark is set to that a job would be started on: options may be among it."""
+    refuse_connect(spark)
+    return settings_of(spark)
+
+
 def start_job(graph: LogicalGraph, spark: Any, settings: JobSettings) -> Job:
     frames = dataframes(graph)
     if spark is None and frames:
         spark = frames[0].frame.sparkSession
     refuse_connect(spark)
-    if spark is None:
+    if spark is None and is_on_own_spark():
         _check_access(graph)
     job_id = paths.job_id(settings.name)
     clock = RealClock()
@@ -274,7 +282,8 @@ def _check_slots(session: Any, total: int, settings: JobSettings, queries: int) 
         raise LaunchError(
             f"job {settings.name!r} needs {total} workers (parallelism {settings.parallelism}, spare_workers "
             f"{settings.spare_workers}), one core each, and this Spark ({context.master}) has {slots}. Lower "
-            "parallelism, or start Spark with more cores, or leave `spark` out to get a local one that fits."
+            f"parallelism, or give Spark more cores: --master local[{total + SPARK_SLOTS_LEFT}] for spark-submit, "
+            f'SparkSession.builder.master("local[{total + SPARK_SLOTS_LEFT}]") in a program.'
         )
     if is_local(context) and queries and slots < total + 1:
         raise LaunchError(
