@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Never
 
 from penstock.errors import DataError, StorageError
 from penstock.ports.feed import Trouble
@@ -27,11 +27,22 @@ from penstock.wire.staging import StagedBatch, decode_batch, encode_batch
 STAGED_BYTES_MAX = 256 << 20
 """So much may be staged and not yet behind a completed checkpoint."""
 
+WRITING_S = 60.0
+"""How long the end of a job waits for a batch that is being written."""
+STOPPING_MS = 30_000.0
+
 log = logging.getLogger("penstock")
 
 
-class _EndingError(Exception):
-    """The job ends: Spark may try this batch again another time."""
+class _StoppedError(Exception):
+    """Raised in a batch that is not staged because the query is being stopped: Spark will bring it again. Spark logs
+    every exception of `foreachBatch` at length, except where it reads that its own thread was interrupted by the stop;
+    so this says so, in the words that it looks for."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "py4j.protocol.Py4JJavaError: An error occurred while calling stop: java.lang.InterruptedException"
+        )
 
 
 class StreamQuery:
@@ -57,6 +68,8 @@ class StreamQuery:
         self._failures_ms: list[float] = []
         self._not_before_ms = 0.0
         self._ending = False
+        self._busy = False
+        """Rows are being written."""
         self._changed = threading.Condition()
         self._staged: dict[int, StagedBatch] = {}
         """Those that a retained checkpoint may need."""
@@ -121,7 +134,8 @@ class StreamQuery:
         with self._changed:
             self._ending = True
             self._changed.notify_all()
-        query, self._query = self._query, None
+            self._changed.wait_for(lambda: not self._busy, WRITING_S)
+        query = self._query
         if query is not None and not is_stopped(self._source.frame.sparkSession.sparkContext):
             try:
                 query.stop()
@@ -158,6 +172,8 @@ class StreamQuery:
         """Called by Spark, at least once for every batch."""
         try:
             self._take(frame, number)
+        except _StoppedError:
+            raise
         except Exception as error:
             self._problem = error
             raise
@@ -169,11 +185,25 @@ class StreamQuery:
                 return
             last = max(self._staged, default=number - 1)
             self._changed.wait_for(self._has_room)
-            if self._ending:
-                raise _EndingError("the job ends")
+            self._busy = not self._ending
+        if not self._busy:
+            self._give_back()
         if number != last + 1:
             raise self._emptied(f"Spark brings batch {number}")
-        self._add(self._write(frame, number))
+        try:
+            self._add(self._write(frame, number))
+        finally:
+            with self._changed:
+                self._busy = False
+                self._changed.notify_all()
+
+    def _give_back(self) -> Never:
+        """The job ends. Spark must hear of it after it was told to stop: before, it would be a failure."""
+        query, end_ms = self._query, self._now_ms() + STOPPING_MS
+        while query is not None and self._now_ms() < end_ms and query.isActive:
+            with self._changed:
+                self._changed.wait(0.05)
+        raise _StoppedError
 
     def _write(self, frame: Any, number: int) -> StagedBatch:
         """A task per core is enough: more would only make more and smaller files."""
