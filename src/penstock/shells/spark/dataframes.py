@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -250,4 +251,12 @@ def _local_or_url(file: str) -> str:
 
 
 def first_line(error: BaseException) -> str:
+    """What went wrong, in one line. Java wraps its exceptions in each other; the innermost says it."""
+    java = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    with suppress(Exception):  # the JVM may be gone, and the text with it
+        while java is not None and java.getCause() is not None:
+            java = java.getCause()
+        if java is not None:
+            told = f"{java.getClass().getSimpleName()}: {java.getMessage()}"
+            return told.strip().partition("\n")[0]
     return str(error).strip().partition("\n")[0]

@@ -26,7 +26,7 @@ from penstock.ports.feed import Positions, Trouble
 from penstock.protocol.restart import Never, Strategy
 from penstock.shells.spark.clock import RealClock
 from penstock.shells.spark.dataframes import DataFrameSource
-from penstock.shells.spark.staging import Place, place_for, sets, settle
+from penstock.shells.spark.staging import Place, folders, place_for, settle
 from penstock.shells.spark.stream_query import StreamQuery
 from penstock.wire import paths
 from penstock.wire.staging import decode_batch
@@ -120,7 +120,7 @@ class StagedFeed:
             return
         name, batch = self._needed
         try:
-            for old in (each for each in sets(self._place) if each < name):
+            for old in (each for each in folders(self._place) if each < name):
                 self._place.store.delete(paths.staged_set(old))
                 self._place.remove(old)
             for gone in self._query.forget(batch) if self._query is not None else ():

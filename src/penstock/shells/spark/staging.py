@@ -93,9 +93,15 @@ def place_for(job: str, operator: str, root: str, options: dict[str, Any]) -> Pl
 
 
 def sets(place: Place) -> list[str]:
-    """All that were begun, oldest first."""
+    """All that are complete, oldest first."""
     found = (paths.staged_set_of(name) for name in place.store.list())
     return sorted(name for name in found if name is not None)
+
+
+def folders(place: Place) -> list[str]:
+    """Of sets, oldest first, also of those that a killed driver did not complete or did not remove."""
+    found = {name.partition("/")[0] for name in place.store.list()}
+    return sorted(name for name in found if paths.is_staged_set(name))
 
 
 def settle(source: DataFrameSource, place: Place, *, fresh: bool, begun: bool) -> StagedSource:
@@ -108,7 +114,7 @@ def settle(source: DataFrameSource, place: Place, *, fresh: bool, begun: bool) -
         record = decode_set(store.read(paths.staged_set(known[-1])), known[-1])
         if _is_to_be_used(record, source, digest, known[-1], place, begun):
             return StagedSource(place.staged, known[-1], source.schema, bounded=source.bounded)
-    number = int(max(sets(place), default="000000")[:6]) + 1
+    number = int(max(folders(place), default="000000")[:6]) + 1
     name = f"{number:06d}-{uuid.uuid4().hex[:8]}"
     schema = source.schema.serialize().to_pybytes()
     record = StagedSet(place.operator, schema, source.bounded, digest, time.time() * 1000)

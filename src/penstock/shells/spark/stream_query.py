@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Never
 
 from penstock.errors import DataError, StorageError
@@ -45,6 +46,11 @@ class _StoppedError(Exception):
         )
 
 
+class _NotStagedError(Exception):
+    """What Spark hears of a batch that failed: one line. It searches the text for those words, and a long text that has
+    them ends its thread with a stack overflow, so that the query neither runs nor ends."""
+
+
 class StreamQuery:
     """`step` is called by one thread, `_on_batch` by Spark's, one batch at a time."""
 
@@ -54,13 +60,11 @@ class StreamQuery:
         place: Place,
         strategy: Strategy,
         now_ms: Callable[[], float],
-        bytes_max: int = STAGED_BYTES_MAX,
     ) -> None:
         self._source = source
         self._place = place
         self._strategy = strategy
         self._now_ms = now_ms
-        self._bytes_max = bytes_max
         self._name = ""
         self._query: Any = None
         self._problem: Exception | None = None
@@ -122,8 +126,11 @@ class StreamQuery:
             return self._start() if self._now_ms() >= self._not_before_ms else None
         if self._query.isActive:
             return None
-        error, problem = self._query.exception(), self._problem
+        query, problem = self._query, self._problem
+        with suppress(Exception):  # how it ended is asked below
+            query.awaitTermination(STOPPING_MS // 1000)
         self._query = self._problem = None
+        error = query.exception()
         if isinstance(problem, DataError):
             return Trouble(f"DataError: {problem}", fatal=True)
         if problem is not None:
@@ -172,11 +179,12 @@ class StreamQuery:
         """Called by Spark, at least once for every batch."""
         try:
             self._take(frame, number)
-        except _StoppedError:
-            raise
         except Exception as error:
+            query = self._query
+            if isinstance(error, _StoppedError) or (query is not None and not query.isActive):
+                raise _StoppedError from None
             self._problem = error
-            raise
+            raise _NotStagedError(f"batch {number} is not staged: {first_line(error)}") from None
 
     def _take(self, frame: Any, number: int) -> None:
         with self._changed:
@@ -235,4 +243,4 @@ class StreamQuery:
 
     def _has_room(self) -> bool:
         waiting = (b.bytes_total for n, b in self._staged.items() if n >= self._read)
-        return self._ending or sum(waiting) < self._bytes_max
+        return self._ending or sum(waiting) < STAGED_BYTES_MAX
