@@ -10,6 +10,7 @@ from rich.console import Console
 
 from bench import (
     backpressure,
+    dataframes,
     engine_loop,
     latency,
     machine,
@@ -34,6 +35,7 @@ BENCHES: dict[str, Bench] = {
     "transport": lambda sizes, others: transport.run(sizes),
     "backpressure": lambda sizes, others: backpressure.run(sizes),
     "modes": lambda sizes, others: modes.run(sizes),
+    "dataframe": lambda sizes, others: dataframes.run(sizes),
     "engine": lambda sizes, others: engine_loop.run(sizes),
 }
 

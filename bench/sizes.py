@@ -32,6 +32,8 @@ class Sizes:
     slow_checkpoints: int
     checkpoint_pairs: int
     """Seconds with a checkpoint, each beside one without."""
+    frame_rows: int
+    """Rows of a batch DataFrame."""
 
 
 FULL = Sizes(
@@ -51,6 +53,7 @@ FULL = Sizes(
     slow_rows_s=50_000.0,
     slow_checkpoints=3,
     checkpoint_pairs=120,
+    frame_rows=10_000_000,
 )
 
 TINY = Sizes(
@@ -70,4 +73,5 @@ TINY = Sizes(
     slow_rows_s=400_000.0,
     slow_checkpoints=1,
     checkpoint_pairs=1,
+    frame_rows=20_000,
 )
