@@ -137,6 +137,19 @@ def test_values_of_any_type_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert pen.read_table(place.path, columns=["k.list"]).num_rows == 5
 
 
+def test_columns_that_are_never_null_are_so_in_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    merge_often(monkeypatch)
+    schema = pa.schema([pa.field(field.name, field.type, nullable=False) for field in SCHEMA])
+    place = Place(tmp_path / "table", "user", schema)
+    subtask = place.subtask()
+    for n in range(3):
+        subtask.commit(("ada", n), (f"user {n}", n))
+    found = pen.read_table(place.path)
+    assert found.num_rows == 4 and found.schema.equals(schema)
+
+
 def test_only_the_columns_that_are_wanted_are_returned(tmp_path: Path) -> None:
     place = Place(tmp_path / "table")
     place.subtask().commit(("ada", 1))
@@ -479,5 +492,7 @@ def test_a_table_behind_a_url(monkeypatch: pytest.MonkeyPatch) -> None:
         assert place.seen() == {**expected, "user 0": 100}
         with pytest.raises(ConfigError, match="a table with the key 'user'"):
             Place("memory://tables/out", "n").sink.check_access()
+        with pytest.raises(ConfigError, match="is no table and holds 'out'"):
+            Place("memory://tables").sink.check_access()
     finally:
         fsspec.filesystem("memory").store.clear()

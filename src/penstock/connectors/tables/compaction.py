@@ -25,6 +25,7 @@ from penstock.connectors.tables.files import RowsFile
 from penstock.connectors.tables.merging import merged, united_schema
 from penstock.connectors.tables.names import SOURCES_MAX, TableFile, list_files, live, new_id
 from penstock.errors import DataError
+from penstock.redaction import redacted
 
 FAN_IN = SOURCES_MAX
 TIER_ROWS = 4_096
@@ -58,9 +59,10 @@ class Compaction:
         except Stopped:
             return
         except FileNotFoundError as error:
-            log.debug("table %s: somebody else has merged these files: %s", self._path, error)
+            log.debug("table %s: somebody else has merged these files: %r", self._path, error)
         except Exception as error:
-            log.warning("table %s: files could not be merged: %r", self._path, error)
+            told = redacted(repr(error))
+            log.warning("table %s: files could not be merged, for now: %s", self._path, told)
 
     def stop(self) -> None:
         """A merge that is under way breaks off at its next piece."""

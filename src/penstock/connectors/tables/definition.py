@@ -72,7 +72,11 @@ def expected(folder: Folder, path: str, schema: pa.Schema, keys: Sequence[str]) 
     """What the table is when rows of this schema are written to it. Raises where they cannot be."""
     there = read(folder, path)
     if there is None:
-        _refuse_other_files(folder, path)
+        problem = _other_files(folder)
+        there = read(folder, path)  # another subtask may have made the table meanwhile
+        if there is None and problem:
+            raise ConfigError(f"UpsertFileSink: {path} {problem}")
+    if there is None:
         return Definition(schema.remove_metadata(), tuple(keys))
     if there.keys != tuple(keys):
         raise ConfigError(
@@ -105,19 +109,15 @@ def _write(folder: Folder, context: SinkContext, data: bytes) -> None:
     folder.move(staged, MARKER)
 
 
-def _refuse_other_files(folder: Folder, path: str) -> None:
+def _other_files(folder: Folder) -> str:
+    """What is in a folder that is no table, and must not be there."""
     if folder.list(ROWS):
-        raise ConfigError(
-            f"UpsertFileSink: {path} has rows of a table and no {MARKER} that says what they are; put that back, or"
-            f" {_ANOTHER_FOLDER}"
-        )
+        return f"has rows of a table and no {MARKER} that says what they are; put it back, or {_ANOTHER_FOLDER}"
     there = [*folder.list(""), *folder.folders("")]
     others = [name for name in there if not name.startswith(("_", "."))]
-    if others:
-        raise ConfigError(
-            f"UpsertFileSink: {path} is no table and holds {others[0]!r}; a table has a folder of its own: name one"
-            " that is empty or not there yet"
-        )
+    if not others:
+        return ""
+    return f"is no table and holds {others[0]!r}; name a folder that is empty or not there yet, for the table alone"
 
 
 def _widened(there: pa.Schema, schema: pa.Schema, path: str) -> pa.Schema:
