@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import penstock as pen
-from penstock.connectors.sinks import formats
+from penstock.connectors.sinks import folder, formats
 from penstock.connectors.sinks.folder import LocalFolder
 from penstock.connectors.tables import names, rows
 from penstock.connectors.tables.files import RowsFile
@@ -221,6 +221,28 @@ def test_what_is_promised_and_not_committed_yet_counts_as_older(tmp_path: Path) 
     assert place.seen() == {"ada": 2}
 
 
+def test_rows_are_on_the_disk_before_they_are_promised_and_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C3, E2, E3: the file with its folder when it is promised, its new name when it is committed or merged."""
+    merge_often(monkeypatch)
+    place = Place(tmp_path / "table")
+    subtask = place.subtask()
+    subtask.commit(("ada", 1))
+    synced: list[Path] = []
+    real = folder._sync
+    monkeypatch.setattr(folder, "_sync", lambda path: synced.append(path) or real(path))
+    promised = subtask.prepare(("ada", 2))
+    assert isinstance(promised, dict)
+    staging = tmp_path / "table/_staging/job"
+    assert {staging / str(promised["staged"]), staging} <= set(synced)
+    synced.clear()
+    subtask.committer.commit(promised)
+    merged = [path for path in synced if path.parent == staging]
+    assert len(merged) == 1, "the file of the merge"
+    assert synced.count(tmp_path / "table/_rows") >= 2, "the commit and the merge"
+
+
 def test_the_number_of_the_checkpoint_is_in_the_name_of_the_file(tmp_path: Path) -> None:
     place = Place(tmp_path / "table")
     place.subtask(3, of=4, attempt=9).commit(("ada", 1), checkpoint=77)
@@ -421,11 +443,16 @@ def test_a_damaged_table_says_so(tmp_path: Path) -> None:
     (file,) = place.files()
     path = Path(place.path, file.path)
     whole = path.read_bytes()
-    path.write_bytes(whole[:-3])
-    with pytest.raises(DataError, match="not a whole Parquet file"):
+    footer = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
+    overwritten = whole[:footer] + b"\xff" * 16 + whole[footer + 16 :]
+    for damaged in (whole[:-3], overwritten, b""):
+        path.write_bytes(damaged)
+        with pytest.raises(DataError, match="not a whole Parquet file"):
+            pen.read_table(place.path)
+    path.unlink()
+    Path(place.path, TableFile(1, 1, 0, 1, 2, file.id).path).write_bytes(whole)
+    with pytest.raises(DataError, match="has 1 rows: it is another file"):
         pen.read_table(place.path)
-    path.write_bytes(whole)
-    path.rename(path.with_name(file.name.replace("-1-1-", "-1-2-")))
     marker = tmp_path / "table/_penstock_table.json"
     document = json.loads(marker.read_text())
     document["body"]["key"] = ["n"]

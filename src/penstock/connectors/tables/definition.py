@@ -36,6 +36,8 @@ class TableRecord:
 
 @dataclass(frozen=True)
 class Definition:
+    """The columns of a table, and those of its key."""
+
     schema: pa.Schema
     keys: tuple[str, ...]
 

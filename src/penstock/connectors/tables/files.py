@@ -120,7 +120,9 @@ class RowsFile:
 def _parquet(handle: Any, file: TableFile) -> Any:
     try:
         found = pq.ParquetFile(handle)
-    except pa.ArrowInvalid as error:
+    except (pa.ArrowInvalid, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # of the disk or the network, and not of what is in the file
         raise DataError(f"{file.path}: not a whole Parquet file ({error})") from error
     if found.metadata.num_rows != file.rows:
         raise DataError(f"{file.path} has {found.metadata.num_rows} rows: it is another file")

@@ -89,13 +89,13 @@ def _usual(rows: int) -> int:
 def _spark_schema(schema: pa.Schema) -> StructType:
     for field in schema:
         try:
-            from_arrow_schema(pa.schema([field]))
+            from_arrow_schema(pa.schema([field]), prefer_timestamp_ntz=True)
         except Exception as error:  # each version of PySpark raises another one
             raise SchemaError(
                 f"Spark has no type for column {field.name!r}, which is {field.type}; read the table with"
                 " pen.read_table, or .cast(...) the column in front of the sink"
             ) from error
-    return from_arrow_schema(schema)
+    return from_arrow_schema(schema, prefer_timestamp_ntz=True)
 
 
 def _to_spark(batch: pa.RecordBatch, schema: StructType) -> pa.RecordBatch:
