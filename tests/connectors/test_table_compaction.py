@@ -297,6 +297,54 @@ def test_a_copy_that_did_not_end_takes_nothing_away(
     assert [each.name for each in place.files()] == [merged.name]
 
 
+def test_a_name_that_may_not_be_durable_takes_nothing_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E3, E7: the merged file was renamed, and the disk failed before its folder was synced. A power cut must not find
+    its sources deleted and its own name gone."""
+    merge_often(monkeypatch)
+    place = Place(tmp_path / "table")
+    subtask = place.subtask()
+    subtask.commit(("ada", 1))
+    subtask.merges_only_when_told()
+    subtask.commit(("bob", 2))
+    step = subtask.committer._compaction.step
+
+    def fail(path: Path) -> None:
+        if path.name == "_rows":
+            raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("penstock.connectors.sinks.folder._sync", fail)
+        for _ in range(3):
+            step()
+            place.now_ms += GRACE_MS
+        assert len(place.live()) == 1 and len(place.files()) == 3
+    step()
+    assert len(place.files()) == 1 and place.staged() == []
+
+
+def test_a_merge_that_cannot_be_shown_leaves_nothing_staged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """I11: or a disk that fails fills up with every commit; and it is told once."""
+    merge_often(monkeypatch)
+    place = Place(tmp_path / "table")
+    subtask = place.subtask()
+    subtask.commit(("ada", 1))
+    subtask.merges_only_when_told()
+    subtask.commit(("ada", 2))
+
+    def fail(*_: Any) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(LocalFolder, "move", fail)
+    for _ in range(3):
+        subtask.committer._compaction.step()
+    assert place.staged() == [] and len(place.files()) == 2
+    assert caplog.text.count("could not be merged") == 1
+
+
 def test_a_merge_that_fails_is_told_and_fails_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -76,7 +76,7 @@ def superseded_files_go_at_once() -> AbstractContextManager[None]:
 @tested(f"{MERGES}::test_a_copy_that_did_not_end_takes_nothing_away")
 def half_a_copy_counts_as_a_merged_file() -> AbstractContextManager[None]:
     """The only whole copy of rows is deleted (E7, bug-F16)."""
-    return swapped(Compaction, "_is_whole", lambda self, file: True)
+    return swapped(Compaction, "_is_safe", lambda self, file: True)
 
 
 @tested(f"{TABLES}::test_a_column_may_be_added_and_is_null_in_older_rows")

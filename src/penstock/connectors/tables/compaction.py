@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from typing import Protocol
 
 import pyarrow as pa
@@ -48,6 +48,7 @@ class Compaction:
         self._path = path
         self._since_ms: dict[TableFile, float] = {}
         """Superseded files, and when that was noticed."""
+        self._told = ""
         self._stopped = False
 
     def step(self) -> None:
@@ -61,12 +62,17 @@ class Compaction:
         except FileNotFoundError as error:
             log.debug("table %s: somebody else has merged these files: %r", self._path, error)
         except Exception as error:
-            told = redacted(repr(error))
-            log.warning("table %s: files could not be merged, for now: %s", self._path, told)
+            self._tell(redacted(repr(error)))
 
     def stop(self) -> None:
         """A merge that is under way breaks off at its next piece."""
         self._stopped = True
+
+    def _tell(self, problem: str) -> None:
+        """Once, although it is tried again with every commit."""
+        if problem != self._told:
+            self._told = problem
+            log.warning("table %s: files could not be merged, for now: %s", self._path, problem)
 
     def _is_mine(self, file: TableFile) -> bool:
         return file.index % self._context.parallelism == self._context.index
@@ -82,7 +88,12 @@ class Compaction:
             id_ = new_id()
             staged = self._staged(id_, chosen)
             rows, _ = files.write(self._folder, staged, schema, committed, pieces)
-        self._folder.move(staged, self._merged_file(id_, rows, chosen).path)
+        try:
+            self._folder.move(staged, self._merged_file(id_, rows, chosen).path)
+        except BaseException:
+            with suppress(OSError):
+                self._folder.delete(staged)
+            raise
 
     def _staged(self, id_: str, chosen: Sequence[TableFile]) -> str:
         """Like the name of a staged transaction: if this breaks off, the next attempt removes it."""
@@ -114,15 +125,17 @@ class Compaction:
         self._since_ms = {file: self._since_ms.get(file, now_ms) for file in superseded}
         for file in sorted(self._since_ms, key=_age):
             is_old = now_ms - self._since_ms[file] >= GRACE_MS
-            if is_old and any(self._is_whole(other) for other in every if file.id in other.sources):
+            if is_old and any(self._is_safe(other) for other in every if file.id in other.sources):
                 self._folder.delete(file.path)
 
-    def _is_whole(self, file: TableFile) -> bool:
-        """Where a move is a copy, one that did not end may be there."""
+    def _is_safe(self, file: TableFile) -> bool:
+        """Whether a merged file can stand for its sources. Where a move is a copy, one that did not end may be there;
+        on a disk, one whose name is not durable yet."""
         try:
             RowsFile(self._folder, file).close()
         except (DataError, FileNotFoundError):
             return False
+        self._folder.settle(file.path)
         return True
 
 
