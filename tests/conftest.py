@@ -18,6 +18,7 @@ PROGRAMS = (
     "cluster/",
     "bench/",
     "test_launch_programs",
+    "test_submitted_programs",
     "test_jobs_drivers",
     "test_drivers_are",
 )

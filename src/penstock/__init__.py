@@ -10,6 +10,7 @@ from penstock.api.config import (
     FixedDelay,
     NoRestart,
 )
+from penstock.api.dataframe import from_dataframe
 from penstock.api.job import Job
 from penstock.api.keyed import KeyedStream
 from penstock.api.pipeline import Pipeline
@@ -127,6 +128,7 @@ __all__ = [
     "col",
     "count",
     "first",
+    "from_dataframe",
     "from_rows",
     "from_source",
     "last",

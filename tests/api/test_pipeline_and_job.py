@@ -167,6 +167,7 @@ def shell(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
         return pen.Job(Control())
 
     module.start_job = start_job  # type: ignore[attr-defined]
+    module.spark_settings = lambda spark: {}  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "penstock.shells.spark.start", module)
     return started
 

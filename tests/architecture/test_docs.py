@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import re
 import tomllib
+from dataclasses import MISSING, fields
+from inspect import signature
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from penstock.api.config import CheckpointConfig, ExponentialDelay, FailureRate, FixedDelay
+from penstock.api.keys import PREFIX, known, read
+from penstock.api.pipeline import job_settings
 from tools import check_docs
 
 ROOT = Path(__file__).parents[2]
@@ -50,3 +56,39 @@ def test_an_extra_is_only_there_for_what_can_be_used() -> None:
     for extra, packages in project.get("optional-dependencies", {}).items():
         assert f"penstock[{extra}]" in told
         assert all(re.split(r"[<>=\[]", package)[0] in told for package in packages)
+
+
+KEY = re.compile(rf"^\| `{re.escape(PREFIX)}(?P<key>[^`]+)` \| (?P<usual>[^|]+) \|", re.MULTILINE)
+
+
+def test_the_page_on_configuration_has_every_key_and_no_other() -> None:
+    """U5."""
+    told = (ROOT / "docs/configuration.md").read_text("utf-8")
+    listed = [found["key"] for found in KEY.finditer(told)]
+    assert sorted(listed) == sorted(known(job_settings))
+
+
+def test_the_defaults_on_that_page_are_those_of_the_code() -> None:
+    """Those that are values and not words, each written as its key takes it."""
+    told = (ROOT / "docs/configuration.md").read_text("utf-8")
+    written = {found["key"]: found["usual"] for found in KEY.finditer(told)}
+    usual = defaults()
+    values = {key: text.strip("`") for key, text in written.items() if text.startswith("`")}
+    assert set(usual) - set(values) <= {"checkpoint.storage_options"}
+    for key, text in values.items():
+        if key in usual:
+            assert read({PREFIX + key: text}, job_settings) == {key: usual[key]}
+
+
+def defaults() -> dict[str, Any]:
+    found = {
+        name: option.default
+        for name, option in signature(job_settings).parameters.items()
+        if option.default is not option.empty and name not in ("checkpoint", "restart")
+    }
+    groups = (("checkpoint", CheckpointConfig), ("restart", ExponentialDelay))
+    for group, config in (*groups, ("restart", FixedDelay), ("restart", FailureRate)):
+        for spec in fields(config):
+            if spec.default is not MISSING:
+                found[f"{group}.{spec.name}"] = spec.default
+    return found

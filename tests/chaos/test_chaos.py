@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.chaos.frame_plays import play_with_frames
 from tests.chaos.plays import play_with_drivers, play_with_workers
 from tests.spark.ends import on_another_machine
 
@@ -37,3 +38,19 @@ def test_drivers_are_killed_at_random_and_started_again(
 ) -> None:
     """R5, I1, I2, I7, I18: killed at any moment of their life, also while they start or recover."""
     play_with_drivers(tmp_path, max(2, rounds // 4) if how_long == "long" else 2, draw)
+
+
+@pytest.mark.parametrize(
+    ("kind", "how_long"),
+    [
+        ("counting", "short"),
+        *(pytest.param(kind, "long", marks=LONG) for kind in ("counting", "rates", "files")),
+    ],
+)
+def test_drivers_are_killed_that_read_a_streaming_dataframe(
+    tmp_path: Path, kind: str, how_long: str, draw: random.Random
+) -> None:
+    """E1, R1, R5, I1, I2: by a data source of one's own, Spark's rate source and files; Spark's query and what it
+    staged go on where they stood."""
+    drivers, workers = (3, 3) if how_long == "long" else (1, 1)
+    play_with_frames(tmp_path, kind, drivers, workers, draw)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
-from penstock.connectors.base import SourceContext, SourceReader
+from penstock.connectors.answer import Answer
+from penstock.connectors.base import SourceContext, SourceReader, Wait
 from penstock.connectors.sources import FileSource
 from penstock.connectors.sources.files import FORGET_AFTER_MS, POLL_INTERVAL_MS
 from penstock.protocol.snapshot import Plain
@@ -176,3 +178,29 @@ def test_a_subtask_forgets_also_when_none_of_the_files_that_stay_is_its_own(tmp_
     watch.look()
     watch.look(FORGET_AFTER_MS)
     assert watch.characters() < 16 + LANES * EMPTY_LANE_CHARACTERS
+
+
+def test_a_listing_that_takes_long_does_not_hold_the_reader_up(tmp_path: Path) -> None:
+    """A watched folder is listed in the background: until the answer is there the reader only waits."""
+    (tmp_path / "a.json").write_text('{"v": 1}\n')
+    asked: list[Answer[Any]] = []
+    work: list[Callable[[], Any]] = []
+
+    def ask(what: Callable[[], Any]) -> Answer[Any]:
+        work.append(what)
+        asked.append(Answer())
+        return asked[-1]
+
+    now = [0.0]
+    source = FileSource(str(tmp_path), "json", "v BIGINT", watch=True, poll_interval_ms=5.0)
+    reader = source.reader(SourceContext("in", 0, 1, LANES, lambda: now[0], ask), {})
+    assert isinstance(reader.poll(10), pa.RecordBatch)
+    (tmp_path / "b.json").write_text('{"v": 2}\n')
+    now[0] = 10.0
+    for _ in range(3):
+        answer = reader.poll(10)
+        assert isinstance(answer, Wait) and answer.until_ms > now[0]
+    assert len(work) == 1, "asked once"
+    asked[0].set(work[0]())
+    batch = reader.poll(10)
+    assert isinstance(batch, pa.RecordBatch) and batch.to_pydict() == {"v": [2]}

@@ -37,9 +37,9 @@ def session(master: str, settings: Mapping[str, str] | None = None) -> Any:
     return builder.getOrCreate()
 
 
-def local_cluster(count: int, settings: Mapping[str, str] | None = None) -> Any:
-    """So many executors of two cores each, all of them there."""
-    made = session(f"local-cluster[{count},2,1024]", settings)
+def local_cluster(count: int, settings: Mapping[str, str] | None = None, *, cores: int = 2) -> Any:
+    """So many executors of so many cores each, all of them there."""
+    made = session(f"local-cluster[{count},{cores},1024]", settings)
     until(lambda: len(executors(made.sparkContext)) == count)
     return made
 

@@ -2,7 +2,7 @@
 
 python job_program.py drive <folder> <rows>       runs the job on a local Spark to its end
 python job_program.py unattended <folder> <rows>  starts the job and does something else for ever
-python job_program.py cluster <folder> <rows>     the same on two executors, one of which is killed
+python job_program.py cluster <folder> <rows>     the same on three executors, one of which is killed
 python job_program.py stopped <folder> <rows>     stops Spark under the running job, then starts the job again
 
 Rows go to <folder>/out, checkpoints to <folder>/chk; the last rows come when <folder>/end says so. What happened is
@@ -79,7 +79,7 @@ def say_how(run: Callable[[], object]) -> None:
 
 
 def cluster(folder: Path, rows: int) -> None:
-    spark = local_cluster(2)
+    spark = local_cluster(3, cores=1)  # so that no two workers are on one
     job = start(spark, folder, rows)
     jobs.more_checkpoints(job, 2)
     before = jobs.workers()

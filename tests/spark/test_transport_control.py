@@ -185,13 +185,24 @@ def test_a_stranger_at_a_workers_port_does_not_end_its_connection() -> None:
                 socket.create_connection(("127.0.0.1", port)) as scanner,
                 contextlib.suppress(ConnectionError),
             ):
+                looks(server, events, strangers=1)
                 scanner.sendall(b"GET / HTTP/1.0\r\n\r\n" + bytes(100))
                 scanner.recv(1)
                 scanner.recv(100)
-            server.wait(300)
+            looks(server, events, strangers=0)
             client.send(Dropped(AttemptId(4)))
             assert events.take(Received).worker == worker
             assert not [each for each in events.seen if isinstance(each, Left)]
+
+
+def looks(server: ControlServer, events: Events, *, strangers: int) -> None:
+    """The server goes on until it knows of so many strangers."""
+
+    def look() -> bool:
+        events.seen += server.receive()
+        return sum(len(door._strangers) for door in server._doors) == strangers
+
+    until(look, tick=lambda: server.wait(50))
 
 
 def test_strangers_who_knock_and_babble_disturb_nobody_and_take_no_room() -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
+from functools import wraps
 from pathlib import PurePath
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 from penstock.errors import ConfigError
 from penstock.plan.duration import parse_duration_ms
@@ -18,14 +19,31 @@ Duration: TypeAlias = str | timedelta
 Mode: TypeAlias = Literal["exactly_once", "at_least_once"]
 Retain: TypeAlias = Literal["retain_on_cancel", "delete_on_cancel", "never_retain"]
 _NOT_YET = ("backend", "changelog", "local_recovery")
+_GIVEN = "_given"
+_Config = TypeVar("_Config")
 
 
+def _remembers_what_is_given(config: type[_Config]) -> type[_Config]:
+    """Around a dataclass: `given_in_code` knows which of its fields were given and which have their defaults."""
+    names = [spec.name for spec in fields(config)]  # type: ignore[arg-type]
+    init: Any = config.__init__
+
+    @wraps(init)
+    def remembering(self: _Config, *values: Any, **named: Any) -> None:
+        object.__setattr__(self, _GIVEN, frozenset([*names[: len(values)], *named]))
+        init(self, *values, **named)
+
+    config.__init__ = remembering  # type: ignore[method-assign, assignment]
+    return config
+
+
+@_remembers_what_is_given
 @dataclass(frozen=True, repr=False)
 class CheckpointConfig:
     """Where checkpoints go and how often they are taken.
 
     `directory` is a local path or a URL that fsspec knows. A field whose feature is not there yet takes its
-    default only, and says so.
+    default only, and says so. Fields that are not given may be set by `spark.penstock.checkpoint.*` keys.
     """
 
     directory: str | PurePath
@@ -122,6 +140,12 @@ class CheckpointConfig:
                     f"CheckpointConfig.{spec.name}={value!r} is not supported yet;"
                     f" leave it at {spec.default!r}"
                 )
+
+
+def given_in_code(config: CheckpointConfig) -> frozenset[str]:
+    """The fields that the program has given; `dataclasses.replace` gives all of them."""
+    given: frozenset[str] = getattr(config, _GIVEN)
+    return given
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
-from penstock.api import hints
+from penstock.api import hints, keys
 from penstock.api.at_exit import watch
 from penstock.api.config import (
     CheckpointConfig,
@@ -28,7 +29,6 @@ from penstock.protocol.restart import Never, Strategy
 from penstock.redaction import redacted
 
 DEFAULT_NAME = "job"
-DEFAULT_PARALLELISM = 2
 MAX_PARALLELISM_LIMIT = 32_768
 WITHOUT_CHECKPOINTS = Never(
     "the job takes no checkpoints, so there is nothing to restore after a failure; to survive one, start it"
@@ -78,37 +78,41 @@ class Pipeline:
         parallelism: int | None = None,
         checkpoint: CheckpointConfig | None = None,
         restart: RestartStrategy | None = None,
-        max_parallelism: int = 128,
-        restore: str = "auto",
-        spare_workers: int = 0,
-        buffer_timeout: Duration = "10 ms",
+        max_parallelism: int | None = None,
+        restore: str | None = None,
+        spare_workers: int | None = None,
+        buffer_timeout: Duration | None = None,
         slot_timeout: Duration | None = None,
-        driver_timeout: Duration = "30 seconds",
+        driver_timeout: Duration | None = None,
     ) -> Job:
-        """Starts the job on this Spark session, or on a local Spark of its own where none is given.
+        """Starts the job on this Spark session. Where none is given: on the program's own, or that of
+        `spark-submit`, or else on a local Spark.
+
+        An option that is not given, or None, is set by its key, `spark.penstock.<option>`, else it has its default:
+        docs/configuration.md lists both.
 
         `restore="auto"` goes on where the job of this name stood; "fresh" starts anew; a path restores that
         checkpoint. Without `checkpoint` a failure ends the job, unless `restart` is given: then it begins from
         scratch, and what its sinks have committed is written again.
         """
         _check_session(spark)
-        settings = job_settings(
-            name=self._default_name() if name is None else name,
-            parallelism=DEFAULT_PARALLELISM if parallelism is None else parallelism,
-            checkpoint=checkpoint,
-            restart=restart,
-            max_parallelism=max_parallelism,
-            restore=restore,
-            spare_workers=spare_workers,
-            buffer_timeout=buffer_timeout,
-            slot_timeout=slot_timeout,
-            driver_timeout=driver_timeout,
-        )
-        if name is None and settings.name == DEFAULT_NAME:
-            settings = replace(settings, unnamed=True)
         shell = importlib.import_module("penstock.shells.spark.start")
+        options = {
+            "name": name,
+            "parallelism": parallelism,
+            "checkpoint": checkpoint,
+            "restart": restart,
+            "max_parallelism": max_parallelism,
+            "restore": restore,
+            "spare_workers": spare_workers,
+            "buffer_timeout": buffer_timeout,
+            "slot_timeout": slot_timeout,
+            "driver_timeout": driver_timeout,
+        }
+        given = {option: value for option, value in options.items() if value is not None}
+        settings = self._settings(given, shell.spark_settings(spark))
         job = cast("Job", shell.start_job(self.graph(), spark, settings))
-        watch(job, durable=checkpoint is not None)
+        watch(job, durable=settings.checkpoint is not None)
         return job
 
     if not TYPE_CHECKING:  # type checkers are to know the methods above and no others
@@ -120,6 +124,15 @@ class Pipeline:
     def __repr__(self) -> str:
         return f"Pipeline[{' | '.join(node.name for node in self.graph().nodes)}]"
 
+    def _settings(self, given: Mapping[str, Any], spark_settings: Mapping[str, str]) -> JobSettings:
+        """What the program gives, then what keys say, then what is usual."""
+        by_key = keys.left_open(keys.read(spark_settings, job_settings), given)
+        with keys.named_in_errors(by_key):
+            options = {"name": self._default_name()} | keys.combined(by_key, given)
+            settings = job_settings(**options)
+        unnamed = settings.name == DEFAULT_NAME and "name" not in given and "name" not in by_key
+        return replace(settings, unnamed=unnamed)
+
     def _default_name(self) -> str:
         """The name of the last operator that has one of the user's; so the same program has the same name."""
         given = [step.given_name for step in in_order(self._ends) if step.given_name]
@@ -129,9 +142,9 @@ class Pipeline:
 def job_settings(
     *,
     name: str,
-    parallelism: int,
-    checkpoint: CheckpointConfig | None,
-    restart: RestartStrategy | None,
+    parallelism: int = 2,
+    checkpoint: CheckpointConfig | None = None,
+    restart: RestartStrategy | None = None,
     max_parallelism: int = 128,
     restore: str = "auto",
     spare_workers: int = 0,
@@ -139,7 +152,7 @@ def job_settings(
     slot_timeout: Duration | None = None,
     driver_timeout: Duration = "30 seconds",
 ) -> JobSettings:
-    """Checks everything that `Pipeline.start` was given."""
+    """Every option of `Pipeline.start` with its default, all of them checked. Each has a key, by its name and type."""
     groups = whole_number(max_parallelism, "max_parallelism", 1, MAX_PARALLELISM_LIMIT)
     return JobSettings(
         name=_checked_name(name),

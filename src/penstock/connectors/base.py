@@ -14,9 +14,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
+from penstock.connectors.answer import Answer, answered
 from penstock.protocol.snapshot import Plain
 
 
@@ -30,6 +32,9 @@ class SourceContext:
     max_parallelism: int
     now_ms: Callable[[], float]
     """Monotonic milliseconds. Never read the clock yourself: in a simulation it is virtual."""
+    ask: Callable[[Callable[[], Any]], Answer[Any]] = answered
+    """Runs a function in the background: for what takes long, such as a look at a remote store. `poll` must not wait,
+    so it looks whether the answer is `ready` the next time."""
 
     @property
     def lanes(self) -> tuple[int, ...]:

@@ -9,7 +9,9 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
+from penstock.connectors.answer import Answer
 from penstock.engine.chain import Chain
 from penstock.engine.committing import Commits
 from penstock.engine.inputs import Input
@@ -167,7 +169,14 @@ class Attempt:
             restored=_restored(snapshots, operator),
             read_segment=reader(self._origin),
             to_driver=partial(self._collect, operator),
+            ask=self._ask,
         )
+
+    def _ask(self, work: Callable[[], Any]) -> Answer[Any]:
+        """In the background; the answer is there when the loop has heard of it."""
+        answer: Answer[Any] = Answer()
+        self._background.submit(work, answer.set, answer.fail)
+        return answer
 
     def _make_subtask(self, task: Task) -> Subtask:
         subtask = SubtaskId(task.number, self.slot)

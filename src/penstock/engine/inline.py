@@ -89,6 +89,7 @@ def run_inline(
         attempt.start()
         quiet_since_ms = clock.monotonic_ms()
         while keep.rows < limit and not all(task.finished for task in attempt.subtasks):
+            background.poll()
             if attempt.step():
                 quiet_since_ms = clock.monotonic_ms()
             elif clock.monotonic_ms() - quiet_since_ms > idle_ms:

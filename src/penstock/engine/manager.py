@@ -17,6 +17,7 @@ from penstock.engine.checkpoint_files import CheckpointFiles
 from penstock.engine.claiming import Claims, may_pass
 from penstock.engine.crew import Crew
 from penstock.engine.durable import Durable
+from penstock.engine.feeding import Feeding
 from penstock.engine.history import History
 from penstock.engine.infos import mode_of
 from penstock.engine.later import Later
@@ -42,6 +43,7 @@ from penstock.ports.control import (
     Received,
     Workers,
 )
+from penstock.ports.feed import Feed, Trouble
 from penstock.protocol import coordinator as snapshots
 from penstock.protocol import phases
 from penstock.protocol.commit import CommitPermit
@@ -100,6 +102,7 @@ class JobManager:
         clock: Clock,
         background: Background,
         sinks: Mapping[str, Sink],
+        feeds: Mapping[str, Feed] | None = None,
     ) -> None:
         self.history = History(spec.plan)
         self.machine = JobMachine(config.lifecycle)
@@ -117,6 +120,7 @@ class JobManager:
         self._troubles = Troubles(spec.job, self.history, clock)
         self._crew = Crew(self.machine, workers)
         self._progress = Progress(spec.plan)
+        self._feeding = Feeding(feeds or {})
         names = (link.node.name for task in spec.plan.tasks for link in task.links)
         self._numbers = Numbers(names)
         self._ids_reserved = config.coordinator.ids_reserved
@@ -162,6 +166,7 @@ class JobManager:
         for event in self._workers.receive():
             self._on_event(event)
             progressed = True
+        self._feeding.step(self._on_trouble)
         self._on_time(self._now())
         return progressed
 
@@ -256,6 +261,16 @@ class JobManager:
                 self._obey(self.machine.crowded(launches, now_ms))
             case Received(worker, message):
                 self._on_message(worker, message, now_ms)
+
+    def _on_trouble(self, trouble: Trouble) -> None:
+        """Of a source's feed, which takes care of itself unless it is fatal."""
+        if self._ending():
+            return
+        point = self._claims.point
+        if point is not None:
+            self._troubles.note(trouble.reason, point.attempt)
+        if trouble.fatal:
+            self._obey(self.machine.fail_for_good(trouble.reason, self._now()))
 
     def _on_left(self, worker: WorkerId, reason: str, now_ms: float) -> None:
         member = self.machine.members.get(worker)
@@ -439,6 +454,7 @@ class JobManager:
             self.coordinator.ids_until = point.ids_until
         self.coordinator.completed = list(point.kept)
         self._numbers.checkpointed(point.manifest.snapshots if point.manifest is not None else ())
+        self._feeding.claimed(point)
         self._obey(self.machine.claimed(point.attempt, point.restored, point.kind, self._now()))
 
     def _claim_failed(self, error: BaseException) -> None:
@@ -472,6 +488,7 @@ class JobManager:
                 if self._durable is not None:
                     self._durable.discard(checkpoint)
             case snapshots.Subsume(checkpoints):
+                self._feeding.deleted(checkpoints)
                 if self._durable is not None:
                     self._durable.delete(checkpoints)
             case snapshots.FailAttempt(reason):
@@ -510,6 +527,7 @@ class JobManager:
     def _completed(self, action: snapshots.Completed, permit: CommitPermit) -> None:
         self.history.completed(action, self._path(permit.checkpoint))
         self._numbers.checkpointed(action.acks.values())
+        self._feeding.completed(permit.checkpoint, action.acks.values())
         self._claims.forget_wish()
         self._progress.completed(permit.checkpoint, action.kind)
         if permit.attempt == self._running_attempt():

@@ -8,11 +8,14 @@ from penstock.engine import inline
 from penstock.plan.graph import LogicalGraph
 from penstock.shells.spark.background import ThreadBackground
 from penstock.shells.spark.clock import RealClock
+from penstock.shells.spark.feeds import for_a_look
 
 
 def run_inline(graph: LogicalGraph, limit: int) -> pa.Table:
-    background = ThreadBackground(threads=0)
+    background = ThreadBackground(threads=1)
+    feeds = for_a_look(graph)
     try:
-        return inline.run_inline(graph, limit, RealClock(), background)
+        return inline.run_inline(feeds.graph, limit, RealClock(), background)
     finally:
         background.close()
+        feeds.close()

@@ -7,7 +7,11 @@
         chk-<n>/<slot>-<attempt>       state that belongs to checkpoint n alone, one file per worker
         chk-<n>/_metadata              written last: checkpoint n exists if and only if this does
         shared/<id>                    state that several checkpoints refer to
-        taskowned/...                  files that the coordinator never deletes
+        taskowned/...                  files that the coordinator never deletes:
+          <operator>/<set>/set.json      rows of a DataFrame, staged for this source
+          <operator>/<set>/batch-<n>     the files of batch n: it is staged if and only if this exists
+          <operator>/<set>/rows/<n>-...  those files
+          <operator>/<set>/spark         the checkpoint of Spark's own query that stages them
         history/<attempt>-<page>       the past of the job, for people; nothing depends on it
 
 Functions that read a name back are strict: a name that is not exactly as it would be written is None, so a
@@ -45,6 +49,9 @@ _OWNER = re.compile(rf"{OWNER_FOLDER}/([0-9]{{{_ATTEMPT_DIGITS}}})")
 _RESTORED = re.compile(rf"{OWNER_FOLDER}/([0-9]{{{_ATTEMPT_DIGITS}}})-restored")
 _SHARED = re.compile(rf"{SHARED_FOLDER}/({_PART})")
 _HISTORY = re.compile(rf"{HISTORY_FOLDER}/([0-9]{{{_ATTEMPT_DIGITS}}})-([0-9]{{{_PAGE_DIGITS}}})")
+_STAGED_SET = re.compile(r"[0-9]{6}-[0-9a-f]{8}")
+_STAGED_BATCH = re.compile(rf"({_STAGED_SET.pattern})/batch-({_NUMBER})")
+_STAGED_ROWS = re.compile(rf"{_STAGED_SET.pattern}/rows/(?:{_NUMBER})-[0-9a-f]{{8,32}}")
 _TASKOWNED = re.compile(rf"{TASKOWNED_FOLDER}/({_PART}(?:/{_PART})*)")
 
 
@@ -128,6 +135,53 @@ def shared(file: str) -> str:
 def taskowned(file: str) -> str:
     """The name of a file that its task deletes itself."""
     return _checked(_TASKOWNED, f"{TASKOWNED_FOLDER}/{file}")
+
+
+# ---- staged rows: names below the folder of all that a source has staged
+
+
+def staging_folder(operator: str) -> str:
+    """Where a source's staged rows are."""
+    return taskowned(job_id(operator))
+
+
+def staged_set(name: str) -> str:
+    return f"{staged_set_folder(name)}/set.json"
+
+
+def staged_set_folder(name: str) -> str:
+    """`name` is unique for ever; names sort like time."""
+    return _checked(_STAGED_SET, name)
+
+
+def is_staged_set(name: str) -> bool:
+    return _STAGED_SET.fullmatch(name) is not None
+
+
+def staged_batch(name: str, batch: int) -> str:
+    return f"{staged_set_folder(name)}/batch-{_not_negative(batch, 'a batch')}"
+
+
+def staged_rows(name: str, batch: int, token: str) -> str:
+    """A folder for Spark to write to; `token` is unique to this try."""
+    number = _not_negative(batch, "a batch")
+    return _checked(_STAGED_ROWS, f"{staged_set_folder(name)}/rows/{number}-{token}")
+
+
+def staged_query(name: str) -> str:
+    return f"{staged_set_folder(name)}/spark"
+
+
+def staged_set_of(name: str) -> str | None:
+    """The set that this file says is there."""
+    folder, _, file = name.partition("/")
+    return folder if file == "set.json" and is_staged_set(folder) else None
+
+
+def staged_batch_of(name: str) -> tuple[str, int] | None:
+    """The set and the batch whose files are listed in this one."""
+    found = _STAGED_BATCH.fullmatch(name)
+    return (found[1], int(found[2])) if found else None
 
 
 # ---- and back

@@ -20,6 +20,7 @@ from typing import Any, Literal, TypeAlias, get_args
 import pyarrow as pa
 import xxhash
 
+from penstock.connectors.answer import Answer
 from penstock.connectors.base import END, EndOfInput, Source, SourceContext, SourceReader, Wait
 from penstock.connectors.location import absolute
 from penstock.connectors.sources.chunks import START, Cursor, FileFormat, Mark
@@ -36,6 +37,8 @@ from penstock.redaction import redacted, remember
 Format: TypeAlias = Literal["parquet", "csv", "json"]
 BadRecords: TypeAlias = Literal["fail", "column"]
 POLL_INTERVAL_MS = 1000.0
+ANSWER_MS = 10.0
+"""How long to leave a listing alone that is under way."""
 FORGET_AFTER_MS = 600_000.0
 """So long must a file be missing from a watched folder until its name may be used for another one."""
 _DIGEST_CHARACTERS = 16
@@ -149,9 +152,13 @@ class Lane:
     read what it would have read without."""
     missing: dict[str, float] = field(default_factory=dict)
     """Files that are done and not in the folder any more, and since when."""
+    written: str | None = None
+    """What a checkpoint says of `done`, as long as nothing was added: they may be many."""
 
     def position(self) -> dict[str, Plain]:
-        position: dict[str, Plain] = {"done": "".join(sorted(self.done))}
+        if self.written is None:
+            self.written = "".join(sorted(self.done))
+        position: dict[str, Plain] = {"done": self.written}
         if self.left is not None:
             position["left"] = "".join(sorted(self.left))
         if self.in_work is not None:
@@ -159,12 +166,20 @@ class Lane:
             position |= {"at": list(self.in_work.at), "skip": self.in_work.skip}
         return position
 
+    def finish(self, key: str) -> None:
+        self.done.add(key)
+        if self.left is not None:
+            self.left.discard(key)
+        self.in_work = self.written = None
+
     def forget(self, present: set[str], now_ms: float) -> None:
         """Lets go of files that have been missing for long."""
         gone = self.done - present
         since = {key: self.missing.get(key, now_ms) for key in gone}
         forgotten = {key for key, first in since.items() if now_ms - first >= FORGET_AFTER_MS}
-        self.done -= forgotten
+        if forgotten:
+            self.done -= forgotten
+            self.written = None
         self.missing = {key: first for key, first in since.items() if key not in forgotten}
 
 
@@ -200,7 +215,9 @@ class FileReader(SourceReader):
         self._rows = 0
         self._queue: list[tuple[int, InWork]] = []
         self._rescan_ms = 0.0
-        self._rescan(owned)
+        self._asked: Answer[list[Listed]] | None = None
+        """A listing that is under way."""
+        self._queue_up(owned, listing.files())
         if poll_interval_ms is None:
             self._settle()
 
@@ -211,7 +228,8 @@ class FileReader(SourceReader):
                 return batch
         if self._poll_interval_ms is None:
             return END
-        return Wait(self._rescan_ms)
+        soon_ms = self._context.now_ms() + ANSWER_MS
+        return Wait(self._rescan_ms if self._asked is None else soon_ms)
 
     def positions(self) -> Mapping[int, Plain]:
         return {lane: state.position() for lane, state in self._lanes.items()}
@@ -239,18 +257,13 @@ class FileReader(SourceReader):
         self._rows += 0 if batch is None else batch.num_rows
         if cursor.finished:
             self._require_unchanged(self._file, cursor.missing_rows)
-            lane.done.add(digest(self._file.name))
-            if lane.left is not None:
-                lane.left.discard(digest(self._file.name))
-            lane.in_work = None
+            lane.finish(digest(self._file.name))
             self.close()
         return batch
 
     def _open_next(self) -> bool:
         if not self._queue and self._poll_interval_ms is not None:
-            if self._context.now_ms() < self._rescan_ms:
-                return False
-            self._rescan(set(self._context.lanes))
+            self._rescan()
         if not self._queue:
             return False
         self._lane, work = self._queue.pop()
@@ -261,13 +274,20 @@ class FileReader(SourceReader):
         self._lanes.setdefault(self._lane, Lane())
         return True
 
-    def _rescan(self, owned: set[int]) -> None:
+    def _rescan(self) -> None:
+        """Looks into a watched folder when it is time, without waiting: remote stores take long to list."""
+        if self._asked is None and self._context.now_ms() >= self._rescan_ms:
+            self._asked = self._context.ask(self._listing.files)
+        if self._asked is not None and self._asked.ready:
+            asked, self._asked = self._asked, None
+            self._queue_up(set(self._context.lanes), asked.get())
+
+    def _queue_up(self, owned: set[int], files: list[Listed]) -> None:
         """Queues what is to be read, the next one last."""
         begun = [(lane, state.in_work) for lane, state in self._lanes.items() if state.in_work]
         names = {work.file.name for _, work in begun}
         present: dict[int, set[str]] = {lane: set() for lane in owned}
         fresh = []
-        files = self._listing.files()
         for file in files:
             lane = lane_of(file.name, self._context.max_parallelism)
             if lane not in owned:

@@ -45,13 +45,25 @@ class ParquetFormat:
                 yield from _group(file, group, schema, where)
 
 
+def rows_in(listing: Listing, name: str, schema: pa.Schema) -> int:
+    """How many rows a file has. Raises `DataError` when they are not of this schema."""
+    with _opened(listing, name) as file:
+        require_compatible(_file_schema(file), schema, listing.shown(name))
+        return int(file.metadata.num_rows)
+
+
 @contextmanager
 def _opened(listing: Listing, name: str) -> Iterator[Any]:
     """The open file; whatever shows that it is not (whole) Parquet becomes a `DataError`."""
     where = listing.shown(name)
     try:
         with closing(listing.open_random(name)) as handle:
-            yield pq.ParquetFile(handle, coerce_int96_timestamp_unit="us", pre_buffer=False)
+            yield pq.ParquetFile(
+                handle,
+                coerce_int96_timestamp_unit="us",
+                pre_buffer=False,
+                page_checksum_verification=True,
+            )
     except (pa.ArrowException, OSError) as error:
         if may_pass(error):
             raise
@@ -77,17 +89,29 @@ def _group(file: Any, group: int, schema: pa.Schema, where: str) -> Iterator[Chu
 
 def _file_schema(file: Any) -> pa.Schema:
     """The file's own schema; INT96, which Spark writes for TIMESTAMP, is an instant in UTC."""
-    instants = {
-        column.path
-        for column in (file.schema.column(i) for i in range(len(file.schema)))
-        if column.physical_type == "INT96"
-    }
-    return pa.schema(
-        [
-            pa.field(field.name, pa.timestamp("us", "UTC")) if field.name in instants else field
-            for field in file.schema_arrow
-        ]
-    )
+    columns = (file.schema.column(i) for i in range(len(file.schema)))
+    instants = {column.path for column in columns if column.physical_type == "INT96"}
+    if not instants:
+        return file.schema_arrow
+    return pa.schema([_with_instants(field, field.name, instants) for field in file.schema_arrow])
+
+
+def _with_instants(field: pa.Field, path: str, instants: set[str]) -> pa.Field:
+    """`path` is how Parquet spells the way to it: with a `list.element` or `key_value.key` in between."""
+    kind = field.type
+    if path in instants:
+        return field.with_type(pa.timestamp("us", "UTC"))
+    if pa.types.is_struct(kind):
+        inner = [_with_instants(each, f"{path}.{each.name}", instants) for each in kind.fields]
+        return field.with_type(pa.struct(inner))
+    if pa.types.is_list(kind):
+        element = _with_instants(kind.value_field, f"{path}.list.element", instants)
+        return field.with_type(pa.list_(element))
+    if pa.types.is_map(kind):
+        key = _with_instants(kind.key_field, f"{path}.key_value.key", instants)
+        item = _with_instants(kind.item_field, f"{path}.key_value.value", instants)
+        return field.with_type(pa.map_(key, item))
+    return field
 
 
 def require_compatible(have: pa.Schema, want: pa.Schema, where: str) -> None:
@@ -109,18 +133,26 @@ def widens(have: pa.DataType, want: pa.DataType) -> bool:
     """Whether every value of one type is also one of the other."""
     if have == want or plain_type(have) == want or want in _WIDER.get(have, ()):
         return True
+    if pa.types.is_duration(want) and want.unit == "us":  # so Spark writes them
+        return bool(pa.types.is_int64(have))
     if pa.types.is_timestamp(have) and pa.types.is_timestamp(want) and have.tz == want.tz:
         return _UNITS.index(have.unit) <= _UNITS.index(want.unit)
-    return have.equals(want, check_metadata=False) or _same_nested(have, want)
+    return have.equals(want, check_metadata=False) or _widens_within(have, want)
 
 
-def _same_nested(have: pa.DataType, want: pa.DataType) -> bool:
-    """Lists whose element has another name (writers call it `item` or `element`)."""
-    return (
-        pa.types.is_list(have)
-        and pa.types.is_list(want)
-        and widens(have.value_type, want.value_type)
-    )
+def _widens_within(have: pa.DataType, want: pa.DataType) -> bool:
+    """Nested types, part by part. Writers call the element of a list `item` or `element`, and say of more or fewer
+    parts that they are never null; the fields of a struct have their names and their order."""
+    if pa.types.is_list(have) and pa.types.is_list(want):
+        return widens(have.value_type, want.value_type)
+    if pa.types.is_map(have) and pa.types.is_map(want):
+        return widens(have.key_type, want.key_type) and widens(have.item_type, want.item_type)
+    if pa.types.is_struct(have) and pa.types.is_struct(want):
+        pairs = zip(have.fields, want.fields, strict=False)
+        return have.num_fields == want.num_fields and all(
+            mine.name == theirs.name and widens(mine.type, theirs.type) for mine, theirs in pairs
+        )
+    return False
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema, where: str) -> pa.RecordBatch:

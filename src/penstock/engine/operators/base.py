@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.connectors.answer import Answer, answered
 from penstock.connectors.deferred import Deferred
 from penstock.protocol.ids import CheckpointId
 from penstock.protocol.snapshot import OperatorSnapshot, Plain, Segment
@@ -44,6 +45,8 @@ class OperatorContext:
     read_segment: Callable[[Segment, range], Iterable[pa.RecordBatch]]
     """The verified rows of a segment whose key groups are in the range."""
     to_driver: Callable[[Plain], None]
+    ask: Callable[[Callable[[], Any]], Answer[Any]] = answered
+    """Runs a function off the loop's thread."""
 
     @property
     def key_groups(self) -> range:

@@ -52,6 +52,7 @@ class SourceOperator(Operator):
             parallelism=context.parallelism,
             max_parallelism=context.max_parallelism,
             now_ms=context.now_ms,
+            ask=context.ask,
         )
         mine = self._lanes = frozenset(place.lanes)
         positions = {

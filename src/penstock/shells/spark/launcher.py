@@ -6,6 +6,8 @@ The thread sets its own tags, description and pool and inherits nothing: with an
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -15,7 +17,7 @@ from typing import Any
 from penstock.shells.spark.entry import FATAL, LATER, LEFT
 from penstock.shells.spark.executors import executors
 from penstock.shells.spark.placing import Places
-from penstock.shells.spark.session import is_stopped, worker_environment
+from penstock.shells.spark.session import is_local, is_stopped, worker_environment
 
 Task = Callable[[Iterable[Any]], Iterator[str]]
 _REASON_CHARS_MAX = 2000
@@ -136,12 +138,14 @@ class Launcher:
         context = self._context
         source = self._placed(launch)
         with _environment_lock:
-            before = dict(context.environment)
+            before, python = dict(context.environment), context.pythonExec
             context.environment.update(worker_environment(before.get("PYTHONPATH", "")))
+            context.pythonExec = _python(context)
             try:
                 rdd = source.mapPartitions(task)
                 rdd._jrdd  # noqa: B018  the environment is read when this is made
             finally:
+                context.pythonExec = python
                 context.environment.clear()
                 context.environment.update(before)
         return rdd
@@ -214,6 +218,13 @@ class Launcher:
                 launch, f"its Spark job was cancelled ({_without_codes(text)})", cancelled=True
             )
         return JobEnded(launch, f"the Spark job failed: {text[:_REASON_CHARS_MAX]}")
+
+
+def _python(context: Any) -> str:
+    """The interpreter for our workers. Where nobody chose one Spark takes the `python3` of the PATH; on this machine
+    that of the program is the better guess: it may run from a virtual environment that is not activated."""
+    chosen = "PYSPARK_PYTHON" in os.environ or context.getConf().contains("spark.pyspark.python")
+    return sys.executable if is_local(context) and not chosen else str(context.pythonExec)
 
 
 class _NotWantedError(Exception):

@@ -1,14 +1,19 @@
-"""Spark sessions: starting a quiet local one, and checking one that a user gives."""
+"""Spark sessions: which one a job runs on, what it is set to, starting a quiet local one, and checking a user's.
+
+A job that is given no session runs on the one that its program has made, or on that of `spark-submit`, with the master
+that was named there. A plain `python app.py` without a session gets a local Spark of Penstock's own.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from penstock.api.keys import PREFIX
 from penstock.errors import LaunchError
 from penstock.shells.spark.executors import slots_of
 
@@ -17,27 +22,49 @@ TASK_FAILURES_MAX = 1000
 """How often Spark itself restarts a worker of a local session before its job counts as failed."""
 SPARK_SLOTS_LEFT = 2
 """Slots of a local session that a job leaves free besides those of its workers, so that other queries find room."""
-_OURS = "spark.penstock.local"
+_OURS = f"{PREFIX}local"
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 _used: dict[str, int] = {}
 """Slots of the local session by who holds them: something that no other start has, a space, and the job's name."""
 
 
 def local_session(slots: int, holder: str) -> Any:
-    """A local Spark with at least so many free slots. An own one that is too small is replaced when no job
-    runs on it; a session that the user's program has made itself is taken as it is."""
+    """The session for a job that was given none. A local Spark has at least so many free slots; an own one that is
+    too small is replaced when no job runs on it. A session of the program itself is taken as it is."""
     from pyspark import SparkContext
 
     active = SparkContext._active_spark_context
-    if active is not None and active.getConf().get(_OURS, "") == "":
-        return _session_of(active)
+    if not is_on_own_spark():
+        return _session_of_program()
     _used.pop(holder, None)
     if active is not None and slots_of(active) < slots + sum(_used.values()):
         _stop_unused(active, slots)
         active = None
-    session = _start(slots) if active is None else _session_of(active)
+    session = _start(slots) if active is None else _session_of_program()
     _used[holder] = slots
     return session
+
+
+def is_on_own_spark() -> bool:
+    """Whether a job that is given no session gets a local Spark of ours: the program has no other one."""
+    from pyspark import SparkContext
+
+    active = SparkContext._active_spark_context
+    if active is None:
+        return not _is_submitted()
+    return bool(active.getConf().get(_OURS, ""))
+
+
+def settings_of(spark: Any) -> dict[str, str]:
+    """All that Spark is set to, for a job on this session or, with None, on the one that it will get. With what the
+    program has set by `spark.conf.set`."""
+    from pyspark import SparkContext
+
+    if spark is None and SparkContext._active_spark_context is None:
+        return _settings_before_session()
+    session = _session_of_program() if spark is None else spark
+    check_session(session)
+    return dict(session.conf.getAll)
 
 
 def release_session(holder: str) -> None:
@@ -118,19 +145,49 @@ def _python_path(session_path: str = "") -> str:
     return os.pathsep.join(dict.fromkeys(path for path in [own, program, *before] if path))
 
 
+def _is_submitted() -> bool:
+    """Whether `spark-submit` has started this program: its Java process waits for it to make a session."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def _settings_before_session() -> dict[str, str]:
+    """What a session would be set to that is made now. Java knows, and under `spark-submit` it is there. Otherwise it
+    is started here only where there may be keys: without, a program learns what is wrong with it before any Spark."""
+    from pyspark import SparkConf, SparkContext
+
+    is_there = SparkContext._gateway is not None or _is_submitted()
+    if not is_there and not _may_have_keys():
+        return {}
+    conf = SparkConf(loadDefaults=False).setMaster("local").setAll(list(_settings().items()))
+    with _own_python():
+        SparkContext._ensure_initialized(conf=conf)
+    return dict(SparkConf().getAll())
+
+
+def _may_have_keys() -> bool:
+    """Whether any stand where Spark looks for the settings of a program that `python` has started."""
+    import pyspark
+
+    home = os.environ.get("SPARK_HOME") or str(Path(pyspark.__file__).parent)
+    defaults = Path(os.environ.get("SPARK_CONF_DIR") or f"{home}/conf") / "spark-defaults.conf"
+    arguments = os.environ.get("PYSPARK_SUBMIT_ARGS", "")
+    if PREFIX in arguments or "--properties-file" in arguments:
+        return True
+    return defaults.is_file() and PREFIX in defaults.read_text("utf-8", errors="replace")
+
+
 def _start(slots: int) -> Any:
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.master(f"local[{slots},{TASK_FAILURES_MAX}]").appName("Penstock")
-    for name, value in _settings().items():
+    for name, value in {_OURS: "true", **_settings()}.items():
         builder = builder.config(name, value)
-    with _environment({"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}):
+    with _own_python():
         return builder.getOrCreate()
 
 
 def _settings() -> dict[str, str]:
     return {
-        _OURS: "true",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING}",
@@ -142,10 +199,10 @@ def _settings() -> dict[str, str]:
     }
 
 
-def _session_of(context: Any) -> Any:
+def _session_of_program() -> Any:
     from pyspark.sql import SparkSession
 
-    return SparkSession.builder.getOrCreate() if context is not None else None
+    return SparkSession.builder.getOrCreate()
 
 
 def _stop_unused(context: Any, slots: int) -> None:
@@ -158,11 +215,13 @@ def _stop_unused(context: Any, slots: int) -> None:
             " Stop those jobs first, or start all of them on a session of your own with enough slots, as in"
             ' SparkSession.builder.master("local[16]").getOrCreate().'
         )
-    _session_of(context).stop()
+    _session_of_program().stop()
 
 
 @contextmanager
-def _environment(values: Mapping[str, str]) -> Iterator[None]:
+def _own_python() -> Iterator[None]:
+    """Workers on this machine run the Python of the program."""
+    values = dict.fromkeys(("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"), sys.executable)
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:

@@ -15,30 +15,39 @@ from penstock.api.config import CheckpointConfig, JobSettings
 from penstock.api.job import Job
 from penstock.connectors.base import Sink
 from penstock.engine.checkpoint_files import CheckpointFiles
+from penstock.engine.cleaning import retains
 from penstock.engine.durable import QUEUES
 from penstock.engine.manager import JobManager, ManagerConfig
 from penstock.engine.restore_points import RestoreWish
 from penstock.engine.spec import JobSpec, Mode
 from penstock.errors import CheckpointCorrupt, ConfigError, LaunchError
 from penstock.plan.graph import LogicalGraph
-from penstock.plan.physical import PhysicalPlan, make_plan
+from penstock.plan.physical import make_plan
 from penstock.protocol.coordinator import CoordinatorConfig
 from penstock.protocol.lifecycle import LifecycleConfig
+from penstock.protocol.phases import Outcome
 from penstock.redaction import redacted
 from penstock.shells.spark import progress_bar
 from penstock.shells.spark.background import ThreadBackground
 from penstock.shells.spark.clock import RealClock
 from penstock.shells.spark.driver_loop import DriverLoop
-from penstock.shells.spark.earlier import require_checkpoint, warn_of_no_name
+from penstock.shells.spark.earlier import (
+    completed_checkpoints,
+    require_checkpoint,
+    warn_of_no_name,
+)
 from penstock.shells.spark.executors import slots_of
+from penstock.shells.spark.feeds import Feeds, dataframes, make_feeds, without_dataframes
 from penstock.shells.spark.memory import warn_of_little_memory
 from penstock.shells.spark.session import (
     SPARK_SLOTS_LEFT,
     check_session,
     is_local,
+    is_on_own_spark,
     local_session,
     refuse_connect,
     release_session,
+    settings_of,
 )
 from penstock.shells.spark.sharing import (
     Mark,
@@ -61,27 +70,38 @@ COMMIT_EVERY_MS = 1_000
 """How often sinks commit in a job that takes no checkpoints."""
 
 
-def start_job(graph: LogicalGraph, spark: Any, settings: JobSettings) -> Job:
+def spark_settings(spark: Any) -> dict[str, str]:
+    """What the Spark is set to that a job would be started on: options may be among it."""
     refuse_connect(spark)
-    plan = make_plan(graph, settings.parallelism, settings.max_parallelism)
-    if spark is None:
+    return settings_of(spark)
+
+
+def start_job(graph: LogicalGraph, spark: Any, settings: JobSettings) -> Job:
+    frames = dataframes(graph)
+    if spark is None and frames:
+        spark = frames[0].frame.sparkSession
+    refuse_connect(spark)
+    if spark is None and is_on_own_spark():
         _check_access(graph)
     job_id = paths.job_id(settings.name)
     clock = RealClock()
     store = _open_store(settings, clock)
     wish = _wish(settings, store)
-    spec = _spec(job_id, plan, settings, store)
-    payload = pack(spec)
+    pack(_spec(job_id, without_dataframes(graph), settings, store))
     total = settings.parallelism + settings.spare_workers
     holder = f"{uuid.uuid4().hex[:8]} {settings.name}"
     session = local_session(total + SPARK_SLOTS_LEFT, holder) if spark is None else spark
     held = ExitStack()
     held.callback(release_session, holder)
     try:
-        _check_slots(session, total, settings)
+        _check_slots(session, total, settings, sum(not each.bounded for each in frames))
         if is_local(session.sparkContext):
             _check_access(graph)
-        else:
+        feeds = _feeds(graph, session, settings, store)
+        held.callback(feeds.close)
+        spec = _spec(job_id, feeds.graph, settings, store)
+        payload = pack(spec)
+        if not is_local(session.sparkContext):
             marks = _marks(graph, settings, job_id)
             held.callback(remove_marks, marks)
             payload = pack(replace(spec, check_host=partial(check_marks, marks)))
@@ -99,6 +119,7 @@ def start_job(graph: LogicalGraph, spark: Any, settings: JobSettings) -> Job:
     except BaseException:
         held.close()
         raise
+    feeds.wake_with(workers.wake)
     background = ThreadBackground(threads=QUEUES, wake=workers.wake)
     manager = JobManager(
         spec,
@@ -108,7 +129,9 @@ def start_job(graph: LogicalGraph, spark: Any, settings: JobSettings) -> Job:
         clock,
         background,
         _sinks(graph),
+        feeds.by_operator,
     )
+    held.callback(_remove_staged_rows, feeds, manager, settings)
     durable = store is not None
     loop = DriverLoop(
         job_id, settings.name, manager, workers, background, clock, held.close, durable
@@ -118,9 +141,37 @@ def start_job(graph: LogicalGraph, spark: Any, settings: JobSettings) -> Job:
     return Job(loop)
 
 
+def _feeds(
+    graph: LogicalGraph, session: Any, settings: JobSettings, store: FilesystemStore | None
+) -> Feeds:
+    config = settings.checkpoint
+    if config is not None and store is not None:
+        root = paths.job_directory(_absolute(config), settings.name)
+        options = dict(config.storage_options or {})
+        fresh = settings.restore == "fresh"
+        begun = bool(dataframes(graph)) and not fresh and bool(completed_checkpoints(store))
+        return make_feeds(
+            graph, settings.name, root, options, settings.restart, fresh=fresh, begun=begun
+        )
+    if dataframes(graph) and not is_local(session.sparkContext):
+        raise ConfigError(
+            "a DataFrame is staged where all hosts of the cluster see it: beside the checkpoints. Give the job a"
+            ' directory that they share: checkpoint=pen.CheckpointConfig("hdfs://... or a shared path")'
+        )
+    return make_feeds(graph, settings.name, "", {}, settings.restart)
+
+
+def _remove_staged_rows(feeds: Feeds, manager: JobManager, settings: JobSettings) -> None:
+    outcome, config = manager.outcome, settings.checkpoint
+    if config is not None and outcome is not None:
+        kept = retains(config.retain, outcome)
+        feeds.close(finished=outcome is Outcome.FINISHED, retained=kept)
+
+
 def _spec(
-    job_id: str, plan: PhysicalPlan, settings: JobSettings, store: FilesystemStore | None
+    job_id: str, graph: LogicalGraph, settings: JobSettings, store: FilesystemStore | None
 ) -> JobSpec:
+    plan = make_plan(graph, settings.parallelism, settings.max_parallelism)
     config = settings.checkpoint
     if config is None or store is None:
         return JobSpec(job_id, plan, buffer_timeout_ms=settings.buffer_timeout_ms)
@@ -223,7 +274,7 @@ def _check_access(graph: LogicalGraph) -> None:
             node.connector.check_access()
 
 
-def _check_slots(session: Any, total: int, settings: JobSettings) -> None:
+def _check_slots(session: Any, total: int, settings: JobSettings, queries: int) -> None:
     check_session(session)
     context = session.sparkContext
     slots = slots_of(context)
@@ -231,7 +282,14 @@ def _check_slots(session: Any, total: int, settings: JobSettings) -> None:
         raise LaunchError(
             f"job {settings.name!r} needs {total} workers (parallelism {settings.parallelism}, spare_workers "
             f"{settings.spare_workers}), one core each, and this Spark ({context.master}) has {slots}. Lower "
-            "parallelism, or start Spark with more cores, or leave `spark` out to get a local one that fits."
+            f"parallelism, or give Spark more cores: --master local[{total + SPARK_SLOTS_LEFT}] for spark-submit, "
+            f'SparkSession.builder.master("local[{total + SPARK_SLOTS_LEFT}]") in a program.'
+        )
+    if is_local(context) and queries and slots < total + 1:
+        raise LaunchError(
+            f"job {settings.name!r} needs {total} workers, one core each, and its streaming DataFrame one more for "
+            f"Spark's own query; this Spark ({context.master}) has {slots}. Start it with more, as in "
+            f'SparkSession.builder.master("local[{total + SPARK_SLOTS_LEFT}]"), or lower parallelism.'
         )
 
 

@@ -50,8 +50,8 @@ class SparkWorkers:
         self._near = is_local(context)
         self._force_tcp = force_tcp
         self._driver_timeout_s = driver_timeout_s
-        self._data_ports = _ports(context, "spark.penstock.data.ports")
-        self._server = ControlServer(_addresses(context, force_tcp), versions)
+        self._data_ports = _ports(spark, "spark.penstock.data.ports")
+        self._server = ControlServer(_addresses(spark, force_tcp), versions)
         self._ended: SimpleQueue[JobEnded | Crowded] = SimpleQueue()
         """What other threads have found out."""
         self._launcher = Launcher(context, job_id, job_name, total, self._report)
@@ -167,11 +167,11 @@ class SparkWorkers:
                 self._kill_at_s[launch] = now_s + 1.0
 
 
-def _addresses(context: Any, force_tcp: bool) -> Addresses:
-    ports = _ports(context, "spark.penstock.control.port")
-    if is_local(context):
+def _addresses(spark: Any, force_tcp: bool) -> Addresses:
+    ports = _ports(spark, "spark.penstock.control.port")
+    if is_local(spark.sparkContext):
         return Addresses("127.0.0.1" if force_tcp else "", "127.0.0.1", ports)
-    conf = context.getConf()
+    conf = spark.sparkContext.getConf()
     return Addresses(
         bind=conf.get("spark.driver.bindAddress", "") or "0.0.0.0",  # noqa: S104
         advertise=conf.get("spark.driver.host"),
@@ -179,9 +179,9 @@ def _addresses(context: Any, force_tcp: bool) -> Addresses:
     )
 
 
-def _ports(context: Any, name: str) -> range | None:
+def _ports(spark: Any, name: str) -> range | None:
     """`first` or `first-last` of a setting; one port alone means the hundred from it on."""
-    text = (context.getConf().get(name, "") or "").strip()
+    text = (spark.conf.get(name, "") or "").strip()
     if not text:
         return None
     first, _, last = text.partition("-")

@@ -1,0 +1,262 @@
+"""What can be known of a DataFrame before anything runs: its columns as Arrow has them, whether it can be read again,
+whether its rows lie in files that can be read in place."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.connectors.base import Source, SourceContext, SourceReader
+from penstock.errors import ConfigError, PlanError, SchemaError
+from penstock.protocol.snapshot import Plain
+from penstock.shells.spark.session import is_connect
+
+WATERMARK = "spark.watermarkDelayMs"
+"""Where Spark keeps the delay that `withWatermark` was given: in the metadata of the column."""
+_NOT_AGAIN = ("socket", "text-socket")
+"""Sources that give their rows once: after a failure they are gone."""
+_CARRIED = {
+    "boolean": pa.bool_(),
+    "byte": pa.int8(),
+    "short": pa.int16(),
+    "integer": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "varchar": pa.string(),
+    "char": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+}
+_INSTEAD = {
+    "void": "give it a type: CAST(NULL AS STRING)",
+    "variant": "make it a text: to_json(...), or take columns out of it with variant_get(...)",
+    "interval": "make it a number of seconds, or a DayTimeIntervalType",
+    "yearmonthinterval": "make it a number of months: CAST(... AS INT)",
+    "time": "make it a text or a number: CAST(... AS STRING)",
+}
+
+
+@dataclass(frozen=True)
+class Watermark:
+    """What `withWatermark` said of the DataFrame."""
+
+    column: str
+    delay_ms: int
+
+
+class DataFrameSource(Source):
+    """A DataFrame in a pipeline, until the job starts: then it is staged, and `StagedSource` takes its place."""
+
+    def __init__(self, frame: Any, *, interval: str | None = None) -> None:
+        _require_dataframe(frame)
+        self.frame = frame
+        self.interval = interval
+        """How often Spark looks for new rows; None: as often as it can."""
+        self.bounded = not frame.isStreaming
+        self._schema = arrow_schema(frame)
+        self.watermark = watermark_of(frame)
+        if self.bounded and interval is not None:
+            raise ConfigError(
+                "from_dataframe: processingTime is for streaming DataFrames; this one is read once, so leave it out"
+            )
+        if not self.bounded:
+            require_append(frame)
+            require_again(frame)
+
+    def __repr__(self) -> str:
+        kind = "streaming " if not self.bounded else ""
+        return f"DataFrameSource({kind}{self.frame!r})"
+
+    def __reduce__(self) -> Any:
+        raise PlanError(
+            "a DataFrame stays in the program that made it: it can be started on Spark, and neither copied nor"
+            " simulated. In a test give the pipeline pen.from_rows(...) instead"
+        )
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._schema
+
+    def reader(self, context: SourceContext, positions: Mapping[int, Plain]) -> SourceReader:
+        raise PlanError("a DataFrame is staged before it is read")
+
+
+def _require_dataframe(frame: Any) -> None:
+    from pyspark.sql import DataFrame
+
+    module = type(frame).__module__
+    if is_connect(frame):
+        raise ConfigError(
+            "from_dataframe: this DataFrame is of Spark Connect, on which Penstock cannot run; make it with a session"
+            " of this program: SparkSession.builder.master(...).getOrCreate()"
+        )
+    if isinstance(frame, DataFrame):
+        return
+    hint = ""
+    if module.startswith("pandas."):
+        hint = "; make it one with spark.createDataFrame(...)"
+    elif module.startswith("pyarrow."):
+        hint = (
+            "; give a table to pen.from_rows(table.to_pylist(), table.schema), or write it to files"
+        )
+    raise ConfigError(f"from_dataframe: {type(frame).__name__} is not a DataFrame of PySpark{hint}")
+
+
+# ---- columns
+
+
+def arrow_schema(frame: Any) -> pa.Schema:
+    """The columns, or SchemaError for the first one that cannot be carried."""
+    fields = frame.schema.fields
+    if not fields:
+        raise SchemaError("from_dataframe: the DataFrame has no columns")
+    names = [field.name for field in fields]
+    folded = [name.lower() for name in names]
+    for name in names:
+        if folded.count(name.lower()) > 1:
+            raise SchemaError(
+                f"from_dataframe: there are several columns {name!r}; give each its own name with select or"
+                " withColumnRenamed"
+            )
+    return pa.schema(
+        [
+            pa.field(each.name, arrow_type(each.dataType, each.name), each.nullable)
+            for each in fields
+        ]
+    )
+
+
+def arrow_type(kind: Any, path: str) -> pa.DataType:
+    """`path` leads to it: `order.items.element`."""
+    from pyspark.sql import types as spark
+
+    if isinstance(kind, spark.UserDefinedType):
+        return arrow_type(kind.sqlType(), path)
+    if isinstance(kind, spark.StructType):
+        return pa.struct(
+            [pa.field(f.name, arrow_type(f.dataType, f"{path}.{f.name}")) for f in kind.fields]
+        )
+    if isinstance(kind, spark.ArrayType):
+        return pa.list_(pa.field("element", arrow_type(kind.elementType, f"{path}.element")))
+    if isinstance(kind, spark.MapType):
+        key = arrow_type(kind.keyType, f"{path}.key")
+        return pa.map_(key, arrow_type(kind.valueType, f"{path}.value"))
+    if isinstance(kind, spark.DecimalType):
+        return pa.decimal128(kind.precision, kind.scale)
+    if isinstance(kind, spark.DayTimeIntervalType):
+        return pa.duration("us")
+    carried = _CARRIED.get(kind.typeName())
+    if carried is None:
+        instead = _INSTEAD.get(kind.typeName(), "cast it to another type, or leave it out")
+        raise SchemaError(
+            f"from_dataframe: column {path!r} is {kind.simpleString()}, which cannot be carried; {instead}"
+        )
+    return carried
+
+
+def watermark_of(frame: Any) -> Watermark | None:
+    for field in frame.schema.fields:
+        if WATERMARK in field.metadata:
+            return Watermark(field.name, int(field.metadata[WATERMARK]))
+    return None
+
+
+# ---- streams
+
+
+def require_append(frame: Any) -> None:
+    """Rows that are there stay there: results that Spark would write again cannot be taken back from a stream."""
+    from pyspark.errors import AnalysisException
+
+    jvm = frame.sparkSession._jvm
+    checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
+    append = jvm.org.apache.spark.sql.streaming.OutputMode.Append()
+    try:
+        checker.checkForStreaming(frame._jdf.queryExecution().analyzed(), append)
+    except AnalysisException as error:
+        raise PlanError(
+            "from_dataframe: this streaming DataFrame would change rows that it has given (output mode update or"
+            " complete), and a stream takes rows in append mode only. Give it a watermark, or let Penstock do the"
+            f" aggregate: pen.from_dataframe(rows).key_by(...).agg(...). Spark says: {first_line(error)}"
+        ) from None
+
+
+def require_again(frame: Any) -> None:
+    """A source that gives its rows once loses them when anything fails."""
+    leaves = frame._jdf.queryExecution().analyzed().collectLeaves()
+    for leaf in (leaves.apply(i) for i in range(leaves.size())):
+        kind = leaf.getClass().getSimpleName()
+        name = leaf.sourceName() if kind.startswith("StreamingRelation") else ""
+        if str(name).lower() in _NOT_AGAIN:
+            raise PlanError(
+                f"from_dataframe: the source {name!r} gives its rows only once, so a failure would lose them; write"
+                " them to files or to Kafka first, and read those"
+            )
+
+
+# ---- batches
+
+
+def query_digest(frame: Any) -> str:
+    """The same for the same query over the same files, in every run of a program."""
+    plan = frame._jdf.queryExecution().analyzed().canonicalized().toString()
+    told = "\n".join([plan, frame.schema.json(), *sorted(frame.inputFiles())])
+    return hashlib.sha256(told.encode()).hexdigest()[:32]
+
+
+def files_in_place(frame: Any) -> list[str] | None:
+    """The Parquet files that hold just these columns of just these rows; None where Spark has something to do."""
+    plan = frame._jdf.queryExecution().optimizedPlan()
+    if _class(plan) == "Project" and _only_columns(plan.projectList()):
+        plan = plan.child()
+    if _class(plan) != "LogicalRelation" or _class(plan.relation()) != "HadoopFsRelation":
+        return None
+    relation = plan.relation()
+    if _class(relation.fileFormat()) != "ParquetFileFormat":
+        return None
+    if not relation.partitionSchema().isEmpty():
+        return None
+    files = sorted(_local_or_url(file) for file in frame.inputFiles())
+    return files if files and all(files) else None
+
+
+def _only_columns(projected: Any) -> bool:
+    kinds = {_class(projected.apply(i)) for i in range(projected.size())}
+    return kinds <= {"AttributeReference"}
+
+
+def _class(thing: Any) -> str:
+    return str(thing.getClass().getSimpleName())
+
+
+def _local_or_url(file: str) -> str:
+    """As fsspec spells it; empty where it may not know the scheme."""
+    scheme, _, rest = file.partition(":")
+    if scheme == "file":
+        from urllib.parse import unquote
+
+        return "/" + unquote(rest).lstrip("/")
+    if scheme in ("s3", "s3a"):
+        return f"s3:{rest}"
+    return file if scheme in ("hdfs", "gs", "abfs", "abfss") else ""
+
+
+def first_line(error: BaseException) -> str:
+    """What went wrong, in one line. Java wraps its exceptions in each other; the innermost says it."""
+    java = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    with suppress(Exception):  # the JVM may be gone, and the text with it
+        while java is not None and java.getCause() is not None:
+            java = java.getCause()
+        if java is not None:
+            told = f"{java.getClass().getSimpleName()}: {java.getMessage()}"
+            return told.strip().partition("\n")[0]
+    return str(error).strip().partition("\n")[0]
