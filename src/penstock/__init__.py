@@ -41,6 +41,8 @@ from penstock.connectors.sinks.collect import CollectSink
 from penstock.connectors.sinks.files import FileSink
 from penstock.connectors.sources.files import FileSource
 from penstock.connectors.sources.generator import GeneratorSource
+from penstock.connectors.tables.reader import read_table
+from penstock.connectors.tables.sink import UpsertFileSink
 from penstock.engine.operators.process import (
     BatchProcessFunction,
     ProcessContext,
@@ -116,6 +118,7 @@ __all__ = [
     "StorageError",
     "Stream",
     "SubtaskInfo",
+    "UpsertFileSink",
     "UserCodeError",
     "ValueState",
     "Wait",
@@ -132,6 +135,7 @@ __all__ = [
     "lit",
     "max",
     "min",
+    "read_table",
     "sum",
     "when",
 ]

@@ -15,7 +15,11 @@ from pyarrow import json as pa_json
 
 from penstock.connectors.base import Sink
 from penstock.connectors.sinks import CollectSink, FileSink
+from penstock.connectors.tables import compaction
+from penstock.connectors.tables.reader import read_table
+from penstock.connectors.tables.sink import UpsertFileSink
 from penstock.testing.conformance import sink_conformance
+from tests.connectors.table_kit import TableSink, merge_often
 
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
 READERS: dict[str, Callable[[str], pa.Table]] = {
@@ -77,6 +81,39 @@ def test_files_behind_a_url_appear_exactly_once() -> None:
     def staged(sink: Sink) -> int:
         folder = f"/{paths[id(sink)]}/_staging"
         return len(memory.find(folder)) if memory.exists(folder) else 0
+
+    sink_conformance(make, read, count_staged=staged)
+
+
+@pytest.mark.parametrize("url", ["", "memory://conformance-tables"])
+@pytest.mark.parametrize("merges", [False, True])
+def test_rows_of_tables_appear_exactly_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str, merges: bool
+) -> None:
+    """E2, E4, E7, I10, I11: on a disk and behind a URL, and while files are merged and deleted all the time."""
+    if merges:
+        merge_often(monkeypatch)
+        monkeypatch.setattr(compaction, "GRACE_MS", 0.0)
+    kind = TableSink if merges else UpsertFileSink
+    fresh = (f"{url or tmp_path}/{merges}/{number}" for number in itertools.count())
+    made: list[tuple[Sink, str]] = []
+
+    def make() -> Sink:
+        path = next(fresh)
+        made.append((kind(path, "id"), path))
+        return made[-1][0]
+
+    def path_of(sink: Sink) -> str:
+        return next(path for each, path in made if each is sink)
+
+    def read(sink: Sink) -> pa.Table:
+        fs, root = fsspec.core.url_to_fs(path_of(sink))
+        is_table = fs.exists(f"{root}/_penstock_table.json")
+        return read_table(path_of(sink)) if is_table else SCHEMA.empty_table()
+
+    def staged(sink: Sink) -> int:
+        fs, root = fsspec.core.url_to_fs(path_of(sink))
+        return len(fs.find(f"{root}/_staging")) if fs.exists(f"{root}/_staging") else 0
 
     sink_conformance(make, read, count_staged=staged)
 

@@ -378,13 +378,13 @@ EIO = OSError(5, "Input/output error")
 @pytest.mark.parametrize(
     ("ask", "local", "remote"),
     [
-        (lambda folder: folder.size("a"), "stat", "info"),
-        (lambda folder: folder.list("_staging"), "iterdir", "ls"),
-        (lambda folder: folder.delete("a"), "unlink", "rm_file"),
+        (lambda folder: folder.size("a"), (Path, "stat"), "info"),
+        (lambda folder: folder.list("_staging"), (os, "scandir"), "ls"),
+        (lambda folder: folder.delete("a"), (Path, "unlink"), "rm_file"),
     ],
 )
 def test_what_a_folder_could_not_tell_or_do_is_an_error(
-    place: Place, monkeypatch: pytest.MonkeyPatch, ask: Any, local: str, remote: str
+    place: Place, monkeypatch: pytest.MonkeyPatch, ask: Any, local: tuple[Any, str], remote: str
 ) -> None:
     """E3, I11: a disk that fails for a moment has neither lost a transaction nor removed one."""
 
@@ -394,8 +394,8 @@ def test_what_a_folder_could_not_tell_or_do_is_an_error(
     made = place.sink._folder()
     assert isinstance(made, place.kind)
     assert not ask(made), "one that is not there is none"
-    is_local = place.kind is LocalFolder
-    monkeypatch.setattr(Path if is_local else MemoryFileSystem, local if is_local else remote, fail)
+    owner, name = local if place.kind is LocalFolder else (MemoryFileSystem, remote)
+    monkeypatch.setattr(owner, name, fail)
     with pytest.raises(OSError, match="Input/output error"):
         ask(made)
 

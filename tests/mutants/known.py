@@ -14,6 +14,7 @@ from tests.mutants import (
     places,
     rows,
     stores,
+    tables,
 )
 from tests.mutants.registry import MUTANTS, Mutant
 
@@ -31,4 +32,5 @@ __all__ = [
     "places",
     "rows",
     "stores",
+    "tables",
 ]

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 from penstock.connectors.sinks import folder
-from penstock.connectors.sinks.files import FileWriter, Staged, _staged_path
+from penstock.connectors.sinks.files import FileWriter, Staged, staged_path
 from penstock.connectors.sinks.folder import RemoteFolder
 from penstock.connectors.sources import lines, listing
 from penstock.connectors.sources.chunks import Cursor
@@ -192,7 +192,7 @@ def staged_rows_cut_short_are_promised() -> AbstractContextManager[None]:
     original = FileWriter._seal_file
 
     def seal_file(self: FileWriter, staged: Staged, checkpoint: int) -> Any:
-        staged.bytes_written = self._folder.size(_staged_path(self._job, staged.name)) or 0
+        staged.bytes_written = self._folder.size(staged_path(self._job, staged.name)) or 0
         return original(self, staged, checkpoint)
 
     return swapped(FileWriter, "_seal_file", seal_file)

@@ -50,7 +50,9 @@ class KeyedStream:
         create = partial(RunningAggregate, self._keys, wanted)
         used = {*self._keys, *(each.column for each in wanted.values())}
         columns = tuple(name for name in self.schema.names if name in used)
-        return self._then("agg", create, pa.schema(fields), columns)
+        edge = Hash(self._keys, columns)
+        inputs = ((self._step, edge),)
+        return Stream(Step("agg", create, inputs, pa.schema(fields), keyed_by=self._keys))
 
     def process(
         self, function: StatefulFunction | type[StatefulFunction], schema: str | pa.Schema
@@ -60,7 +62,8 @@ class KeyedStream:
         label = next_label("process", self._step)
         check_function(function, label)
         out = declared_schema(schema, label)
-        return self._then("process", partial(Process, function, self._keys, out), out)
+        create = partial(Process, function, self._keys, out)
+        return Stream(Step("process", create, ((self._step, Hash(self._keys)),), out))
 
     if not TYPE_CHECKING:  # type checkers are to know the methods above and no others
 
@@ -85,15 +88,6 @@ class KeyedStream:
             return result_field(name, aggregate, self.schema)
         except SchemaError as error:
             raise SchemaError(f"{label}: {error}") from error
-
-    def _then(
-        self,
-        kind: str,
-        create: Any,
-        schema: pa.Schema,
-        columns: tuple[str, ...] | None = None,
-    ) -> Stream:
-        return Stream(Step(kind, create, ((self._step, Hash(self._keys, columns)),), schema))
 
 
 def _aggregate(label: str, name: str, given: object) -> Aggregate:

@@ -33,6 +33,8 @@ class Step:
     role: str = "operator"
     connector: Any = None
     given_name: str | None = None
+    keyed_by: tuple[str, ...] = ()
+    """Columns of the rows that come out: those with equal values in them come out of one subtask, in order."""
     position: int = field(init=False)
     """What its number would be if there were nothing but this step and what leads to it."""
     copies: bool = field(init=False)

@@ -42,7 +42,7 @@ from penstock.engine.operators.rows import (
 )
 from penstock.errors import ConfigError, PlanError, SchemaError
 from penstock.plan.expressions import Expression, col, refuse_spark_column
-from penstock.plan.graph import Broadcast, Forward, LogicalGraph, Partitioning, Rebalance
+from penstock.plan.graph import Broadcast, Forward, Hash, LogicalGraph, Partitioning, Rebalance
 from penstock.plan.schema import (
     parse_schema,
     schema_differences,
@@ -59,6 +59,7 @@ _INSTEAD_OF_COPIES = {
         "Leave .broadcast() out: key_by already sends each row to the subtask of its key. State that is"
         " the same in every subtask, such as rules to look up, is not there yet"
     ),
+    "to": "Leave .broadcast() out: each row already goes to the subtask of its key",
     "rebalance": "Leave one of the two out: .rebalance() gives each row to one subtask",
     "broadcast": "Leave the second .broadcast() out: every subtask has every row already",
 }
@@ -172,7 +173,7 @@ class Stream:
             sink.check(self.schema)
         except SchemaError as error:
             raise SchemaError(f"{label}: {error}") from error
-        step = sink_step(sink, self._step, self._partitioning)
+        step = sink_step(sink, self._step, self._edge_to(sink, label))
         if name is not None:
             step.rename(name)
         return _pipeline(step)
@@ -207,13 +208,25 @@ class Stream:
 
     # ---- helpers
 
-    def _refuse_copies(self, method: str) -> None:
+    def _edge_to(self, sink: Sink, label: str) -> Partitioning:
+        """How the rows come to a sink: as they are, or to the subtask of their key where the sink wants that. There
+        they are already if an operator has brought together all that have some of the key columns in common."""
+        if not sink.keys:
+            return self._partitioning
+        _check_keys_of(sink, label)
+        self._refuse_copies("to", label)
+        keys = checked_keys([col(key) for key in sink.keys], self.schema, self.schema, label)
+        keyed_by = self._step.keyed_by
+        stays = isinstance(self._partitioning, Forward) and keyed_by and set(keyed_by) <= set(keys)
+        return self._partitioning if stays else Hash(keys)
+
+    def _refuse_copies(self, method: str, who: str = "") -> None:
         """Copies that are sent on would be taken for rows: each would count once per subtask."""
         if not self._step.copies and not isinstance(self._partitioning, Broadcast):
             return
         raise PlanError(
-            f"{method} behind {self._step.label}: a broadcast leads here, so every subtask has a copy of each row,"
-            f" and {method} would take the copies for rows of their own. {_INSTEAD_OF_COPIES[method]}"
+            f"{who or method} behind {self._step.label}: a broadcast leads here, so every subtask has a copy of each"
+            f" row, and {who or method} would take the copies for rows of their own. {_INSTEAD_OF_COPIES[method]}"
         )
 
     def _run_inline(self, n: int) -> pa.Table:
@@ -314,6 +327,18 @@ def _not_a_sink(given: object) -> str:
         return f"{given.__name__} is the class; make a sink of it with parentheses: .to({given.__name__}(...))"
     hint = f"; for files there: pen.FileSink({given!r})" if isinstance(given, str) else ""
     return f"{given!r} is not a sink; use pen.FileSink, pen.CollectSink or a pen.Sink of your own{hint}"
+
+
+def _check_keys_of(sink: Sink, label: str) -> None:
+    """What a sink of the user's own may get wrong."""
+    if not isinstance(sink.keys, tuple):
+        raise PlanError(
+            f'{label}: keys of the sink must be a tuple of columns, such as ("user",), not {sink.keys!r}'
+        )
+    if sink.hold is not None:
+        raise PlanError(
+            f"{label}: a sink has either hold or keys: rows that wait may come back in the subtask of another key"
+        )
 
 
 def _not_a_source(given: object) -> str:

@@ -110,6 +110,9 @@ class SinkContext:
     schema: pa.Schema
     to_driver: Callable[[Plain], None]
     """Hands plain data to the driver's own copy of the sink (`Sink.receive`), in order."""
+    now_ms: Callable[[], float] = lambda: 0.0
+    """Monotonic milliseconds, on any thread. Never read the clock yourself: in a simulation it is virtual, and where
+    none was given it stands still."""
 
 
 @dataclass(frozen=True)
@@ -164,6 +167,9 @@ class Sink(ABC):
     """True when replaying rows after a newer commit does no harm (upserts)."""
     hold: Hold | None = None
     """Set it where small transactions cost much. None: every checkpoint ends one."""
+    keys: tuple[str, ...] = ()
+    """Columns that the rows are divided by on their way to the sink, as `key_by` does it: all rows with equal values in
+    them come to one subtask, in order. Empty: rows come as they are. Not together with `hold`."""
 
     def check(self, schema: pa.Schema) -> None:  # noqa: B027 (optional)
         """Raises `SchemaError` when rows of this schema cannot be written. Called while the plan is made."""

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
+from penstock.connectors.tables.sink import UpsertFileSink
 from penstock.engine.operators.aggregate import RunningAggregate
 from penstock.errors import ConfigError
 from penstock.plan.graph import Hash, LogicalGraph, Node
@@ -63,7 +64,7 @@ def last_per(*columns: str) -> LastPer:
 def view_for(node: Node, graph: LogicalGraph, wanted: Comparison | None) -> View:
     """How the rows of this sink are compared; chosen by what stands in front of it where nobody said."""
     if wanted is None:
-        return _usual(graph.node(node.inputs[0].operator))
+        return _of_table(node.connector) or _usual(graph.node(node.inputs[0].operator))
     if wanted == "rows":
         return all_rows
     if isinstance(wanted, LastPer):
@@ -78,6 +79,12 @@ def view_for(node: Node, graph: LogicalGraph, wanted: Comparison | None) -> View
     raise ConfigError(
         f'compare: {wanted!r} is not known; give "rows", last_per("key", ...) or a function of the rows'
     )
+
+
+def _of_table(sink: Any) -> View | None:
+    """Of a sink that keeps the last row of each key, perhaps inside of another one."""
+    sink = getattr(sink, "inside", sink)
+    return LastPer(sink.keys) if isinstance(sink, UpsertFileSink) else None
 
 
 def _usual(upstream: Node) -> View:

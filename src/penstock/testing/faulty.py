@@ -144,6 +144,7 @@ class FaultySink(Sink):
         self.inside = sink
         self.idempotent = sink.idempotent
         self.hold = sink.hold
+        self.keys = sink.keys
         self._script = Script(script, SINK_CALLS, "FaultySink")
 
     def around(self, sink: Sink) -> FaultySink:

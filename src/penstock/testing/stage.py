@@ -20,6 +20,7 @@ from penstock.connectors.base import Sink
 from penstock.connectors.sinks.blackhole import BlackholeSink
 from penstock.connectors.sinks.collect import CollectSink
 from penstock.connectors.sinks.files import FileSink
+from penstock.connectors.tables.sink import UpsertFileSink
 from penstock.errors import ConfigError
 from penstock.plan.graph import Broadcast, LogicalGraph, Node
 from penstock.plan.physical import PhysicalPlan
@@ -45,7 +46,7 @@ __tracebackhide__ = True
 GROUPS = 8
 PARALLELISMS = (1, 2, 3)
 ALIGNED_TIMEOUTS_MS = (0.0, 3.0, 20.0)
-SHIPPED = (CollectSink, FileSink, BlackholeSink)
+SHIPPED = (CollectSink, FileSink, UpsertFileSink, BlackholeSink)
 Given: TypeAlias = Pipeline | Stream | Callable[..., Pipeline | Stream]
 PerSink: TypeAlias = Mapping[str, Any] | Any
 

@@ -45,13 +45,13 @@ HELD_BYTES_MAX = 8 << 20
 _OPEN_BYTES = 64 << 20
 """The most that all partitions of an open transaction may hold in memory."""
 _SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
-_PART = r"[A-Za-z0-9_][A-Za-z0-9_.~-]*"
-_STAGED = re.compile(
-    rf"(?P<operator>{_PART})-(?P<index>\d+)-(?P<attempt>\d+)-\d+-[0-9a-f]{{8}}\.\w+"
+PART = r"[A-Za-z0-9_][A-Za-z0-9_.~-]*"
+STAGED = re.compile(
+    rf"(?P<operator>{PART})-(?P<index>\d+)-(?P<attempt>\d+)-(?P<number>\d+)-[0-9a-f]{{8}}\.\w+"
 )
-_FINAL = re.compile(rf"part-{_PART}-\d+-\d+-\d+-[0-9a-f]{{8}}\.\w+")
-_PARTITION = r"[^/=_.][^/=]*=[^/]+"
-_FOLDER = re.compile(rf"(?:{_PARTITION}(?:/{_PARTITION})*)?")
+_FINAL = re.compile(rf"part-{PART}-\d+-\d+-\d+-[0-9a-f]{{8}}\.\w+")
+PARTITION = r"[^/=_.][^/=]*=[^/]+"
+_FOLDER = re.compile(rf"(?:{PARTITION}(?:/{PARTITION})*)?")
 
 
 class FileSink(Sink):
@@ -193,7 +193,7 @@ class FileWriter(SinkWriter):
         return sealed[0] if len(sealed) == 1 else {"files": sealed}
 
     def _seal_file(self, staged: Staged, checkpoint: int) -> Plain:
-        bytes_total = self._folder.seal(_staged_path(self._job, staged.name))
+        bytes_total = self._folder.seal(staged_path(self._job, staged.name))
         if bytes_total != staged.bytes_written:
             raise OSError(
                 f"{staged.name}: {staged.bytes_written} bytes were written and {bytes_total} are there"
@@ -214,8 +214,8 @@ class FileWriter(SinkWriter):
             with suppress(pa.ArrowException, OSError, ValueError):
                 staged.encoder.finish()
             staged.handle.close()
-            self._folder.delete(_staged_path(self._job, staged.name))
-        _prune(self._folder, self._job)
+            self._folder.delete(staged_path(self._job, staged.name))
+        prune(self._folder, self._job)
 
     def _begin(self, folder: str) -> Staged:
         if len(self._staged) >= self._max_partitions:
@@ -224,7 +224,7 @@ class FileWriter(SinkWriter):
         random = uuid.uuid4().hex[:8]
         place = f"{self._operator}-{self._index}-{self._attempt}-{self._number}"
         name = f"{place}-{random}.{self._format}"
-        handle = self._folder.create(_staged_path(self._job, name))
+        handle = self._folder.create(staged_path(self._job, name))
         encoder = ENCODERS[self._format](handle, self._partitions.schema, self._buffer_bytes)
         staged = self._staged[folder] = Staged(folder, name, random, handle, encoder)
         return staged
@@ -248,6 +248,10 @@ class PromisedFile:
 
 
 class FileCommitter(SinkCommitter):
+    """Moves staged files to where they are seen. Sinks with other names for them have their own `_promised`."""
+
+    sink = "FileSink"
+
     def __init__(self, folder: Folder, path: str, context: SinkContext) -> None:
         self._folder = folder
         self._path = path
@@ -258,7 +262,7 @@ class FileCommitter(SinkCommitter):
     def commit(self, transaction: Plain) -> None:
         if transaction is None:
             return
-        for wanted in _parse(transaction):
+        for wanted in self._promised(transaction):
             if self._is_committed(wanted) or not self._move(wanted):
                 self._folder.settle(wanted.final)
                 self._folder.delete(wanted.staged)
@@ -279,15 +283,18 @@ class FileCommitter(SinkCommitter):
 
     def abort_others(self, keep: Sequence[Plain]) -> None:
         promised = [each for each in keep if each is not None]
-        kept = {file.staged for each in promised for file in _parse(each)}
+        kept = {file.staged for each in promised for file in self._promised(each)}
         for name in self._folder.list(f"{STAGING}/{self._job}"):
-            path = _staged_path(self._job, name)
+            path = staged_path(self._job, name)
             if path not in kept and self._is_mine(name):
                 self._folder.delete(path)
-        _prune(self._folder, self._job)
+        prune(self._folder, self._job)
 
     def close(self) -> None:
-        _prune(self._folder, self._job)
+        prune(self._folder, self._job)
+
+    def _promised(self, transaction: Plain) -> Sequence[PromisedFile]:
+        return _parse(transaction)
 
     def _is_committed(self, wanted: PromisedFile) -> bool:
         """On stores that copy, a target of another size is a copy that did not end."""
@@ -295,7 +302,7 @@ class FileCommitter(SinkCommitter):
 
     def _is_mine(self, name: str) -> bool:
         """Staged by an earlier attempt, for a subtask whose place this one has taken."""
-        match = _STAGED.fullmatch(name)
+        match = STAGED.fullmatch(name)
         return (
             match is not None
             and match["operator"] == self._operator
@@ -306,17 +313,17 @@ class FileCommitter(SinkCommitter):
     def _lost(self, wanted: PromisedFile, size: int | None) -> CommitError:
         found = "is gone" if size is None else f"has {size} bytes instead of {wanted.bytes_total}"
         return CommitError(
-            f"FileSink {self._path}: a completed checkpoint promises {wanted.final}, which is not there, and"
+            f"{self.sink} {self._path}: a completed checkpoint promises {wanted.final}, which is not there, and"
             f" its staged file {wanted.staged} {found}. Was the folder cleaned up or changed by hand,"
             " or does the sink have another path now? Put the file back, or restore an older savepoint"
         )
 
 
-def _staged_path(job: str, name: str) -> str:
+def staged_path(job: str, name: str) -> str:
     return f"{STAGING}/{job}/{name}"
 
 
-def _prune(folder: Folder, job: str) -> None:
+def prune(folder: Folder, job: str) -> None:
     folder.prune(f"{STAGING}/{job}")
     folder.prune(STAGING)
 
@@ -330,10 +337,10 @@ def _parse(transaction: Plain) -> list[PromisedFile]:
 def _parse_file(transaction: Plain) -> PromisedFile:
     match transaction:
         case {"job": str(job), "staged": str(staged), "final": str(final), "bytes": int(size)} if (
-            re.fullmatch(_PART, job) and _STAGED.fullmatch(staged) and _FINAL.fullmatch(final)
+            re.fullmatch(PART, job) and STAGED.fullmatch(staged) and _FINAL.fullmatch(final)
         ):
             folder = transaction.get("folder", "") if isinstance(transaction, dict) else ""
-            return PromisedFile(_staged_path(job, staged), _in_folder(folder, final), size)
+            return PromisedFile(staged_path(job, staged), _in_folder(folder, final), size)
         case _:
             raise CommitError(
                 f"FileSink: {transaction!r} is not a transaction of a FileSink; the snapshot was taken"

@@ -1,4 +1,4 @@
-"""The few things that `FileSink` does with files, on the local disk and behind fsspec URLs.
+"""The few things that the sinks with files do with them, on the local disk and behind fsspec URLs.
 
 Names are relative to the sink's folder. On the local disk everything is synced before it counts, and a move is
 one rename. Behind a URL a move is what the store offers: a rename (HDFS), or a copy that appears whole and the
@@ -7,9 +7,10 @@ removal of the original (object stores).
 
 from __future__ import annotations
 
+import builtins
 import errno
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
@@ -37,6 +38,10 @@ class Folder(Protocol):
         """Makes a closed file durable; its size."""
         ...
 
+    def open(self, name: str) -> Any:
+        """A file to read; `FileNotFoundError` where it is gone, now or while it is read."""
+        ...
+
     def size(self, name: str) -> int | None:
         """None when there is no such file."""
         ...
@@ -51,6 +56,10 @@ class Folder(Protocol):
 
     def list(self, folder: str) -> list[str]:
         """The names of the files right in a folder; none when there is no such folder."""
+        ...
+
+    def folders(self, folder: str) -> builtins.list[str]:
+        """The names of the folders right in a folder; none when there is no such folder."""
         ...
 
     def delete(self, name: str) -> None:
@@ -103,6 +112,9 @@ class LocalFolder:
         _sync(path.parent)
         return path.stat().st_size
 
+    def open(self, name: str) -> Any:
+        return pa.OSFile(str(self._root / name), "rb")
+
     def size(self, name: str) -> int | None:
         try:
             return (self._root / name).stat().st_size
@@ -123,10 +135,10 @@ class LocalFolder:
             _sync(self._root / folder)
 
     def list(self, folder: str) -> list[str]:
-        try:
-            return sorted(path.name for path in (self._root / folder).iterdir() if path.is_file())
-        except FileNotFoundError:
-            return []
+        return self._names(folder, os.DirEntry.is_file)
+
+    def folders(self, folder: str) -> builtins.list[str]:
+        return self._names(folder, os.DirEntry.is_dir)
 
     def delete(self, name: str) -> None:
         (self._root / name).unlink(missing_ok=True)
@@ -134,6 +146,15 @@ class LocalFolder:
     def prune(self, folder: str) -> None:
         with suppress(OSError):
             (self._root / folder).rmdir()
+
+    def _names(
+        self, folder: str, is_wanted: Callable[[os.DirEntry[str]], bool]
+    ) -> builtins.list[str]:
+        try:
+            with os.scandir(self._root / folder) as entries:
+                return sorted(entry.name for entry in entries if is_wanted(entry))
+        except FileNotFoundError:
+            return []
 
     def _create(self, path: Path) -> Any:
         """First the file, so that nobody finds the folder empty, then the folders are made durable."""
@@ -171,6 +192,10 @@ class RemoteFolder:
             raise FileNotFoundError(f"{self._path(name)}: not there after it was written")
         return size
 
+    def open(self, name: str) -> Any:
+        self._fs.invalidate_cache()
+        return self._fs.open(self._path(name), "rb")
+
     def size(self, name: str) -> int | None:
         self._fs.invalidate_cache()
         try:
@@ -187,12 +212,10 @@ class RemoteFolder:
         """Nothing: what a store shows is durable."""
 
     def list(self, folder: str) -> list[str]:
-        self._fs.invalidate_cache()
-        try:
-            found = self._fs.ls(self._path(folder), detail=True)
-        except FileNotFoundError:
-            return []
-        return sorted(each["name"].rsplit("/", 1)[-1] for each in found if each["type"] == "file")
+        return self._names(folder, "file")
+
+    def folders(self, folder: str) -> builtins.list[str]:
+        return self._names(folder, "directory")
 
     def delete(self, name: str) -> None:
         with suppress(FileNotFoundError):
@@ -200,6 +223,15 @@ class RemoteFolder:
 
     def prune(self, folder: str) -> None:
         """Nothing: object stores have no folders, and some file systems remove a folder with all that is in it."""
+
+    def _names(self, folder: str, kind: str) -> builtins.list[str]:
+        self._fs.invalidate_cache()
+        try:
+            found = self._fs.ls(self._path(folder).rstrip("/"), detail=True)
+        except FileNotFoundError:
+            return []
+        names = [each["name"].rstrip("/") for each in found if each["type"] == kind]
+        return sorted(name.rsplit("/", 1)[-1] for name in names)
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}"

@@ -93,19 +93,19 @@ ENCODERS: dict[Format, Callable[[Any, pa.Schema, int], Encoder]] = {
 }
 
 
-def require_writable(format_: Format, schema: pa.Schema) -> None:
+def require_writable(format_: Format, schema: pa.Schema, sink: str = "FileSink") -> None:
     """Raises `SchemaError` for a column that the format cannot hold: each is tried with a row of its own."""
     if not len(schema):
-        raise SchemaError("FileSink: there are no columns to write")
+        raise SchemaError(f"{sink}: there are no columns to write")
     names = schema.names
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise SchemaError(f"FileSink: two columns are called {twice!r}; rename one of them")
+        raise SchemaError(f"{sink}: two columns are called {twice!r}; rename one of them")
     for field in schema:
-        _try_column(format_, pa.field(field.name, field.type))
+        _try_column(format_, pa.field(field.name, field.type), sink)
 
 
-def _try_column(format_: Format, field: pa.Field) -> None:
+def _try_column(format_: Format, field: pa.Field, sink: str) -> None:
     schema = pa.schema([field, pa.field(f"{field.name} and another", pa.int64())])
     batch = pa.RecordBatch.from_arrays([pa.nulls(1, field.type), pa.array([1])], schema=schema)
     try:
@@ -114,6 +114,6 @@ def _try_column(format_: Format, field: pa.Field) -> None:
         encoder.finish()
     except (pa.ArrowException, SchemaError) as error:
         raise SchemaError(
-            f"FileSink: {format_} cannot hold column {field.name!r} of type {field.type} ({error});"
+            f"{sink}: {format_} cannot hold column {field.name!r} of type {field.type} ({error});"
             " convert or drop the column, or use another format"
         ) from error

@@ -148,6 +148,7 @@ class SinkOperator(Operator):
             attempt=context.attempt,
             schema=context.input_schemas[0],
             to_driver=context.to_driver,
+            now_ms=context.now_ms,
         )
         committer = self._sink.committer(place)
         refuse(wrong_committer(committer))
