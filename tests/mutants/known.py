@@ -13,6 +13,7 @@ from tests.mutants import (
     overlooked,
     places,
     rows,
+    staging,
     stores,
     tables,
 )
@@ -31,6 +32,7 @@ __all__ = [
     "overlooked",
     "places",
     "rows",
+    "staging",
     "stores",
     "tables",
 ]
