@@ -13,7 +13,7 @@ import penstock as pen
 from penstock.shells.spark.dataframes import DataFrameSource, Watermark, files_in_place
 from tests.spark import frames, jobs
 from tests.spark.ends import PATIENCE_S, until
-from tests.spark.taps import Tap
+from tests.spark.taps import Slow, Tap
 
 pytestmark = pytest.mark.spark
 ROWS = 60_000
@@ -193,11 +193,9 @@ def test_another_dataframe_than_the_job_was_begun_with_is_refused(
 def test_a_staging_folder_that_somebody_emptied_ends_the_job_with_what_to_do(
     spark: Any, tmp_path: Path
 ) -> None:
-    tap = Tap(tmp_path / "end", rate=1_000, held=200)
-    pipeline = pen.Pipeline(
-        pen.from_dataframe(numbers(spark), "frame").to(pen.BlackholeSink()),
-        jobs.totals(tap.stream()).to(pen.BlackholeSink()),
-    )
+    slow = Slow(tmp_path / "never")  # so that rows are still to be read
+    frame = pen.from_dataframe(numbers(spark), "frame").map_batches(slow)
+    pipeline = frame.to(pen.BlackholeSink())
     options: dict[str, Any] = {"name": "frames", "checkpoint": jobs.config(tmp_path / "chk")}
     with jobs.running(pipeline.start(**options)) as job:
         jobs.more_checkpoints(job)
