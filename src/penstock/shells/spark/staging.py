@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from penstock.connectors.sources.parquet import rows_in
 from penstock.connectors.sources.staged import Staged, StagedSource, look
 from penstock.errors import ConfigError, DataError, PlanError, StorageError
 from penstock.plan.schema import schema_differences
+from penstock.ports.store import CheckpointStore
 from penstock.redaction import redacted
 from penstock.shells.spark.dataframes import (
     DataFrameSource,
@@ -68,11 +69,10 @@ class Place:
     operator: str
     staged: Staged
 
-    @property
-    def store(self) -> FilesystemStore:
-        store = self.staged.open_store()
-        assert isinstance(store, FilesystemStore)
-        return store
+    @cached_property
+    def store(self) -> CheckpointStore:
+        """Of the documents. Opened once: a remote one is probed then."""
+        return self.staged.open_store()
 
     def folder(self, name: str) -> str:
         """As Spark spells it."""

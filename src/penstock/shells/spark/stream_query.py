@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Never
 
+from penstock.connectors.sources.staged import look
 from penstock.errors import DataError, StorageError
 from penstock.ports.feed import Trouble
 from penstock.protocol.restart import GiveUp, RestartAfter, Strategy, decide
@@ -235,11 +236,10 @@ class StreamQuery:
 
     def _is_there(self, number: int) -> bool:
         """Another driver may have staged it."""
-        store, file = self._place.store, paths.staged_batch(self._name, number)
-        if file not in store.list(paths.staged_set_folder(self._name)):
-            return False
-        self._staged[number] = decode_batch(store.read(file), file)
-        return True
+        found = look(self._place.store, self._name, number)
+        if found is not None:
+            self._staged[number] = found
+        return found is not None
 
     def _has_room(self) -> bool:
         waiting = (b.bytes_total for n, b in self._staged.items() if n >= self._read)
