@@ -17,6 +17,7 @@ from bench import (
     pause,
     peers,
     recovery,
+    state_read,
     throughput,
     transport,
 )
@@ -34,6 +35,7 @@ BENCHES: dict[str, Bench] = {
     "transport": lambda sizes, others: transport.run(sizes),
     "backpressure": lambda sizes, others: backpressure.run(sizes),
     "modes": lambda sizes, others: modes.run(sizes),
+    "state_read": lambda sizes, others: state_read.run(sizes),
     "engine": lambda sizes, others: engine_loop.run(sizes),
 }
 

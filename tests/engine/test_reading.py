@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
-from datetime import date
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from penstock.engine.operators.process import Process
 from penstock.engine.reading import tables
 from penstock.engine.reading.borrowing import Borrowed, borrow
 from penstock.engine.reading.keyed import StateTable
-from penstock.engine.reading.where import exactly, from_texts, narrowed
+from penstock.engine.reading.request import make_request
 from penstock.errors import CheckpointCorrupt, ConfigError
 from penstock.plan.keyhash import key_groups, key_lanes
 from penstock.protocol.ids import CheckpointId
@@ -74,7 +74,7 @@ def borrowed(store: MemoryStore | LocalStore, **wanted: str) -> Borrowed:
 
 
 def table_of(store: MemoryStore | LocalStore, **wanted: str) -> StateTable:
-    (table,) = borrowed(store, **wanted).tables
+    table = borrowed(store, **wanted).table
     assert isinstance(table, StateTable)
     return table
 
@@ -262,8 +262,7 @@ def test_pieces_have_every_row_once_and_read_every_block_once(most: int, groups:
     """P5: one partition per range of key groups. Of three groups each is longer than a block."""
     store = Watched()
     totals(store, 400_000, parallelism=3, max_parallelism=groups)
-    whole = borrowed(store)
-    parts = whole.shared_out(most)
+    parts = borrowed(store).pieces(most)
     assert min(most, groups, 2) <= len(parts) <= most
     store.reads.clear()
     keys: Counter[int] = Counter()
@@ -272,14 +271,13 @@ def test_pieces_have_every_row_once_and_read_every_block_once(most: int, groups:
             keys.update(batch.column("k").to_pylist())
     assert keys == Counter(range(400_000))
     assert Counter(store.reads).most_common(1)[0][1] == 1
-    assert all(len(part.tables) == 1 for part in parts)
 
 
 def test_a_state_without_rows_is_one_empty_piece() -> None:
     """P5: its columns are known all the same."""
     store = MemoryStore()
     totals(store, 0)
-    (part,) = borrowed(store).shared_out(8)
+    (part,) = borrowed(store).pieces(8)
     assert list(part.read(store, borrower())) == []
     assert table_of(store).schema.names == ["k", "n", "total", "key_group"]
 
@@ -294,48 +292,36 @@ def test_shares_are_of_nearly_one_size(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tables.shares([], 3) == [(0, 0)]
 
 
-# ---- filters
+# ---- conditions on the key
 
 
-def only(store: Watched, *texts: str) -> tuple[list[dict[str, Any]], set[tuple[str, int]]]:
-    """The rows that meet `column=value`, and the blocks that were read for them."""
-    whole = borrowed(store)
-    table = table_of(store)
-    where = from_texts(dict(text.split("=", 1) for text in texts), table)
+def only(store: Watched, **where: str) -> tuple[list[dict[str, Any]], set[tuple[str, int]]]:
+    """The rows that meet them, and the blocks that were read for them."""
+    found = borrow(store, make_request("job", where=where), borrower())
     store.reads.clear()
-    part = whole.only(narrowed(table, where, table.groups))
-    found = [row for batch in part.read(store, borrower()) for row in batch.to_pylist()]
-    return found, set(store.reads)
+    rows = [row for batch in found.read(store, borrower()) for row in batch.to_pylist()]
+    return rows, set(store.reads)
 
 
-def test_a_filter_on_the_key_reads_nothing_but_the_blocks_of_its_key_group() -> None:
+def test_a_condition_on_the_key_reads_nothing_but_the_blocks_of_its_key_group() -> None:
     """P5: shown by what is read."""
     store = Watched()
     totals(store, 400_000, max_parallelism=16)
     blocks = sum(len(segment.blocks) for segment in table_of(store).segments)
     for key in (0, 7, 123_456, 399_999):
-        found, reads = only(store, f"k={key}")
+        found, reads = only(store, k=str(key))
         assert [(row["k"], row["n"], row["total"]) for row in found] == [(key, 1, key * 3)]
         assert len(reads) == 1 < blocks
-    assert only(store, "k=400000")[0] == []
-    found, reads = only(store, "key_group=3", "k=5")
-    assert found == [] and reads == set(), "that key is in another group"
+        group = found[0]["key_group"]
+        assert only(store, K=str(key), key_group=str(group))[0] == found
+        assert only(store, k=str(key), key_group=str(group + 1)) == ([], set())
+    assert only(store, k="400000")[0] == []
+    rows, _ = only(store, key_group="3")
+    assert len(rows) > 10_000 and {row["key_group"] for row in rows} == {3}
+    assert only(store, key_group="99") == only(store, key_group="-1") == ([], set())
 
 
-def test_a_filter_on_several_keys_reads_the_groups_of_each() -> None:
-    store = Watched()
-    totals(store, 400_000, max_parallelism=16)
-    table = table_of(store)
-    condition = exactly("k", [5, 77_777, 5, None, 10**9], table.schema)
-    assert condition is not None
-    store.reads.clear()
-    parts = borrowed(store).only(narrowed(table, [condition], table.groups)).shared_out(8)
-    found = [row for part in parts for b in part.read(store, borrower()) for row in b.to_pylist()]
-    assert sorted(row["k"] for row in found) == [5, 77_777]
-    assert len({at for name, at in store.reads if name.endswith("-1")}) <= 3
-
-
-def test_a_filter_on_a_part_of_the_key_is_right_though_all_groups_are_read() -> None:
+def test_a_condition_on_a_part_of_the_key_is_right_though_all_groups_are_read() -> None:
     """The key group is that of the whole key."""
     store = Watched()
     batch = pa.RecordBatch.from_pylist([typed(i) for i in range(700)], TYPES)
@@ -343,56 +329,55 @@ def test_a_filter_on_a_part_of_the_key_is_right_though_all_groups_are_read() -> 
     subtasks = fed(make, batch, ["user", "kind"], 2, 128)
     checkpoint(store, {"totals": [each.freeze(N1) for each in subtasks]})
     every = rows_of(store)
-    some, _ = only(store, "user=zoë")
+    some, _ = only(store, user="zoë")
     assert some == [row for row in every if row["user"] == "zoë"] != []
-    one, reads = only(store, "user=zoë", "kind=2")
+    one, reads = only(store, user="zoë", kind="2")
     assert one == [row for row in every if (row["user"], row["kind"]) == ("zoë", 2)] != []
     assert len(reads) == 1
 
 
-def test_a_range_of_key_groups_is_read_alone() -> None:
-    store = Watched()
-    totals(store, 200_000, max_parallelism=16)
-    table = table_of(store)
-    tables_of = narrowed(table, (), range(3, 5))
-    rows = [row for t in tables_of for batch in t.read(store) for row in batch.to_pylist()]
-    assert {row["key_group"] for row in rows} == {3, 4}
-    assert narrowed(table, (), range(20, 30)) == narrowed(table, (), range(5, 3)) == []
-
-
 @pytest.mark.parametrize(
-    ("value", "kind", "fits"),
+    ("kind", "value", "text"),
     [
-        (5, pa.int32(), True),
-        (2**40, pa.int32(), False),
-        (True, pa.int64(), False),
-        (1, pa.bool_(), False),
-        ("5", pa.int64(), False),
-        ("x", pa.large_string(), True),
-        (b"x", pa.string(), False),
-        (b"x", pa.binary(), True),
-        (Decimal("1.25"), pa.decimal128(10, 2), True),
-        (Decimal("1.255"), pa.decimal128(10, 2), False),
-        (date(2024, 1, 1), pa.date32(), True),
-        (1.0, pa.int64(), False),
+        (pa.int32(), -5, "-5"),
+        (pa.uint64(), 2**64 - 1, "18446744073709551615"),
+        (pa.bool_(), True, "true"),
+        (pa.string(), "a=b, c ", "a=b, c "),
+        (pa.large_string(), "", ""),
+        (pa.binary(), b"zo\xc3\xab", "zoë"),
+        (pa.date32(), date(2024, 2, 29), "2024-02-29"),
+        (
+            pa.timestamp("us", "UTC"),
+            datetime(2024, 2, 29, 12, 0, 1, 5, UTC),
+            "2024-02-29T12:00:01.000005Z",
+        ),
+        (pa.timestamp("us"), datetime.fromisoformat("2024-02-29"), "2024-02-29 00:00:00"),
+        (pa.decimal128(20, 4), Decimal("-12.5000"), "-12.5"),
     ],
+    ids=str,
 )
-def test_a_value_that_is_not_of_the_column_s_type_is_left_to_others(
-    value: Any, kind: pa.DataType, fits: bool
-) -> None:
-    """A filter that is taken the wrong way loses rows; one that is not taken costs time."""
-    condition = exactly("k", [value], pa.schema([("k", kind)]))
-    assert (condition is not None) == fits
-    assert condition is None or condition.values.to_pylist() == [value]
+def test_a_key_of_any_type_is_found_by_its_text(kind: pa.DataType, value: Any, text: str) -> None:
+    """P5, I15: its key group is that of the value, whatever the batch was that brought it."""
+    schema = pa.schema([("key", kind), ("v", pa.int64())])
+    rows = [{"key": key, "v": 1} for key in (None, value)]
+    store = Watched()
+    make = partial(RunningAggregate, ("key",), {"n": agg.count()})
+    batch = pa.RecordBatch.from_pylist(rows, schema)
+    checkpoint(store, {"t": [each.freeze(N1) for each in fed(make, batch, ["key"], 2, 128)]})
+    (row,), reads = only(store, key=text)
+    assert row["key"] == value and len(reads) == 1
 
 
 def test_a_condition_that_a_person_got_wrong_is_explained() -> None:
+    """U4."""
     store = Watched()
     totals(store, 10)
     with pytest.raises(ConfigError, match=r"'n' is no column of the key.*'k', 'key_group'"):
-        only(store, "n=5")
+        only(store, n="5")
     with pytest.raises(ConfigError, match="k='ada' is no value of BIGINT"):
-        only(store, "k=ada")
+        only(store, k="ada")
+    with pytest.raises(ConfigError, match="go with the kind 'state' only"):
+        borrow(store, make_request("job", kind="positions", where={"lane": "1"}), borrower())
 
 
 # ---- damage

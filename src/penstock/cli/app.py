@@ -95,9 +95,13 @@ def inspect(path: CheckpointPath, as_json: AsJson = False) -> None:
 @app.command()
 def state(
     path: CheckpointPath,
-    operator: Annotated[str | None, typer.Option(help="Whose state.")] = None,
-    name: Annotated[str | None, typer.Option("--state", help="Which of several.")] = None,
-    checkpoint: Annotated[str, typer.Option(help="An id.")] = "latest",
+    operator: Annotated[
+        str | None, typer.Option(help="Its name, where several have state.")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option("--state", help="Which, where it has several.")
+    ] = None,
+    checkpoint: Annotated[str, typer.Option(help="Its id.")] = "latest",
     kind: Annotated[str, typer.Option(help="state, positions, inflight, operators.")] = "state",
     where: Annotated[
         list[str] | None,
@@ -107,11 +111,12 @@ def state(
     as_json: AsJson = False,
 ) -> None:
     """Show rows of the state in a checkpoint, also of a job that runs."""
-    from penstock.cli.state import read_state, show_state
+    from penstock.cli.state import conditions, read_state, show_state
     from penstock.engine.reading.request import make_request
 
     def find(given: str) -> dict[str, Any]:
-        return read_state(make_request(given, checkpoint, kind, operator, name), where or (), limit)
+        wanted = conditions(where or ())
+        return read_state(make_request(given, checkpoint, kind, operator, name, wanted), limit)
 
     _look(path, as_json, find, show_state)
 

@@ -14,10 +14,7 @@ from rich.console import Console
 
 from penstock.cli.tables import Column, print_table
 from penstock.engine.reading.borrowing import borrow
-from penstock.engine.reading.keyed import StateTable
 from penstock.engine.reading.request import Request
-from penstock.engine.reading.tables import Table
-from penstock.engine.reading.where import from_texts, narrowed
 from penstock.errors import ConfigError
 from penstock.plan.schema import type_ddl
 from penstock.shells.borrower import this_process
@@ -27,13 +24,13 @@ CONVERTED_AT_ONCE = 256
 _NUMBERS = ("TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL", "uint")
 
 
-def read_state(request: Request, where: Sequence[str], limit: int) -> dict[str, Any]:
-    """The first rows of a table. `where` are conditions `column=value` on the key; only what can meet them is read."""
+def read_state(request: Request, limit: int) -> dict[str, Any]:
+    """The first rows of a table."""
     store, me = FilesystemStore.to_read(request.root), this_process()
     borrowed = borrow(store, request, me)
-    (table,) = borrowed.tables
+    table = borrowed.table
     try:
-        batches = borrowed.only(_narrowed(table, where)).read(store, me)
+        batches = borrowed.read(store, me)
         rows = list(islice((row for batch in batches for row in _plain_rows(batch)), limit + 1))
     finally:
         borrowed.give_back(store)
@@ -45,27 +42,12 @@ def read_state(request: Request, where: Sequence[str], limit: int) -> dict[str, 
         "state": table.state or None,
         "columns": {field.name: type_ddl(field.type) for field in table.schema},
         "rows": rows[:limit],
-        "rows_stored": table.rows,
         "more": len(rows) > limit,
     }
 
 
-def _plain_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
-    """A few at a time: mostly only the first are wanted."""
-    for start in range(0, len(batch), CONVERTED_AT_ONCE):
-        for row in batch.slice(start, CONVERTED_AT_ONCE).to_pylist():
-            yield {name: _plain(value) for name, value in row.items()}
-
-
-def _narrowed(table: Table, where: Sequence[str]) -> Sequence[Table]:
-    if not where:
-        return [table]
-    if not isinstance(table, StateTable):
-        raise ConfigError("--where goes with --kind state only")
-    return narrowed(table, from_texts(_conditions(where), table), table.groups)
-
-
-def _conditions(where: Sequence[str]) -> dict[str, str]:
+def conditions(where: Sequence[str]) -> dict[str, str]:
+    """What a person writes as `column=value`."""
     made: dict[str, str] = {}
     for condition in where:
         column, equals, value = condition.partition("=")
@@ -75,6 +57,13 @@ def _conditions(where: Sequence[str]) -> dict[str, str]:
             )
         made[column] = value
     return made
+
+
+def _plain_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+    """A few at a time: mostly only the first are wanted."""
+    for start in range(0, len(batch), CONVERTED_AT_ONCE):
+        for row in batch.slice(start, CONVERTED_AT_ONCE).to_pylist():
+            yield {name: _plain(value) for name, value in row.items()}
 
 
 def _plain(value: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -10,7 +10,7 @@ import pyarrow as pa
 from penstock.engine.leases import LEASE_MS, Borrower, Lease, Renewal, give_back, take
 from penstock.engine.reading.request import Request
 from penstock.engine.reading.stored import TRIES_MAX, is_there, too_fast
-from penstock.engine.reading.tables import Table, shares
+from penstock.engine.reading.tables import Table
 from penstock.errors import CheckpointCorrupt, StorageError
 from penstock.ports.store import CheckpointStore
 from penstock.protocol.ids import CheckpointId
@@ -18,28 +18,22 @@ from penstock.protocol.ids import CheckpointId
 
 @dataclass(frozen=True)
 class Borrowed:
-    """Tables of a checkpoint, or pieces of them, with the lease that keeps their files. None: they need no file, or
+    """A table of a checkpoint, or a piece of it, with the lease that keeps its files. None: it needs no file, or
     nothing can be written there."""
 
     checkpoint: CheckpointId
-    tables: tuple[Table, ...]
+    table: Table
     lease: Lease | None
 
-    def only(self, tables: Sequence[Table]) -> Borrowed:
-        """Less of the same."""
-        return replace(self, tables=tuple(tables))
-
-    def shared_out(self, most: int) -> list[Borrowed]:
-        """In at most so many parts, each for a process of its own; at least one, which may be empty."""
-        pieces = [piece for table in self.tables for piece in table.pieces(most)]
-        ends = shares([piece.rows for piece in pieces], most)
-        return [self.only(pieces[start:end]) for start, end in ends]
+    def pieces(self, most: int) -> list[Borrowed]:
+        """At most so many, each for a process of its own; at least one, which may have no rows."""
+        return [replace(self, table=piece) for piece in self.table.pieces(most)]
 
     def read(self, store: CheckpointStore, borrower: Borrower) -> Iterator[pa.RecordBatch]:
         """All rows. The lease is renewed meanwhile."""
         renewal = None if self.lease is None else Renewal(store, self.lease, borrower)
         try:
-            for batch in (batch for table in self.tables for batch in table.read(store)):
+            for batch in self.table.read(store):
                 if renewal is not None:
                     renewal.keep()
                 yield batch
@@ -65,6 +59,6 @@ def borrow(
         manifest, table = request.find(store)
         lease = take(store, manifest.checkpoint, borrower, for_ms) if table.files else None
         if lease is None or is_there(store, manifest.checkpoint):
-            return Borrowed(manifest.checkpoint, (table,), lease)
+            return Borrowed(manifest.checkpoint, table, lease)
         give_back(store, lease)
     raise too_fast(request.root)

@@ -20,11 +20,11 @@ from penstock.wire.manifest import Manifest
 
 
 @dataclass(frozen=True)
-class OneOf:
-    """Rows where this column is one of these values. They have the column's type, and none is null."""
+class Equal:
+    """Rows where this column has this value, which is of its type and not null."""
 
     column: str
-    values: pa.Array
+    value: pa.Scalar
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class StateTable:
     segments: tuple[Segment, ...]
     groups: range
     max_parallelism: int
-    where: tuple[OneOf, ...] = ()
+    where: tuple[Equal, ...] = ()
 
     @property
     def layout(self) -> Layout:
@@ -79,7 +79,7 @@ class StateTable:
             for stored in read(segment, self.groups):
                 batch = layout.shown(stored)
                 for each in self.where:
-                    batch = batch.filter(pc.is_in(batch.column(each.column), each.values))
+                    batch = batch.filter(pc.equal(batch.column(each.column), each.value))
                 if batch.num_rows:
                     yield batch
 

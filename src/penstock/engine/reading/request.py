@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from penstock.engine.reading.choosing import Choice, choose, kind_of
 from penstock.engine.reading.stored import place_of, read_one
 from penstock.engine.reading.tables import Table
+from penstock.engine.reading.where import narrowed
 from penstock.errors import ConfigError
 from penstock.ports.store import CheckpointStore
 from penstock.protocol.ids import CheckpointId
@@ -30,10 +32,12 @@ class Request:
     root: str
     checkpoint: CheckpointId | None
     choice: Choice
+    where: Mapping[str, str]
+    """Columns of the key, or the key group, and the text of the value that each must have."""
 
     def find(self, store: CheckpointStore) -> Found:
         manifest = read_one(store, self.root, self.checkpoint)
-        return Found(manifest, choose(manifest, self.choice))
+        return Found(manifest, narrowed(choose(manifest, self.choice), self.where))
 
 
 def make_request(
@@ -42,6 +46,7 @@ def make_request(
     kind: str | None = None,
     operator: str | None = None,
     state: str | None = None,
+    where: Mapping[str, str] | None = None,
 ) -> Request:
     """Raises ConfigError for what nobody can mean. None: it was left out."""
     place = place_of(path)
@@ -51,7 +56,7 @@ def make_request(
             f"the path names checkpoint {place.checkpoint} and checkpoint={wanted} another one: leave one of them out"
         )
     choice = Choice(kind_of(kind or "state"), operator, state)
-    return Request(place.root, place.checkpoint or wanted, choice)
+    return Request(place.root, place.checkpoint or wanted, choice, dict(where or {}))
 
 
 def _checkpoint(text: str) -> CheckpointId | None:
