@@ -61,9 +61,10 @@ def test_the_last_line_is_one_json_object_with_every_benchmark(result: dict[str,
         "engine",
         "back pressure",
         "kind of",
+        "reading the state",
     ):
         assert name in found
-    assert len(BENCHES) == 9
+    assert len(BENCHES) == 10
 
 
 @pytest.mark.spark

@@ -8,7 +8,7 @@ from typing import Any
 
 import xxhash
 
-from penstock.engine import durable
+from penstock.engine import durable, leases
 from penstock.engine.checkpoint_files import CheckpointFiles
 from penstock.engine.cleaning import CleanUp
 from penstock.engine.manager import JobManager
@@ -24,6 +24,7 @@ from penstock.wire import paths, records
 from tests.mutants.registry import simulated, swapped, tested, together
 
 STORAGE = "tests/engine/test_manager_storage.py"
+LEASES = "tests/engine/test_leases.py"
 SPARED = f"{STORAGE}::test_a_checkpoint_that_the_job_went_back_to_is_deleted_no_more"
 
 # ---- completing
@@ -228,6 +229,28 @@ def files_go_before_the_metadata() -> AbstractContextManager[None]:
             self._store.delete(name)
 
     return swapped(CheckpointFiles, "delete_checkpoint", delete)
+
+
+@tested(
+    f"{LEASES}::test_a_checkpoint_that_is_deleted_while_it_is_read_can_be_read_to_its_end",
+    f"{LEASES}::test_a_sweep_spares_what_is_read_and_the_next_one_does_not",
+)
+def leases_are_ignored() -> AbstractContextManager[None]:
+    """The files of a checkpoint go while somebody reads it (I12)."""
+    return swapped(leases, "is_read", lambda store, names, now_ms: False)
+
+
+@tested(
+    f"{LEASES}::test_a_reader_that_comes_at_any_point_of_a_deletion_reads_everything_or_another_checkpoint"
+)
+def leases_are_looked_for_before_the_metadata_goes() -> AbstractContextManager[None]:
+    """A reader that comes between the two loses its files (I12)."""
+    files_of = CheckpointFiles._files_of
+
+    def delete(self: CheckpointFiles, checkpoint: CheckpointId, names: Any) -> bool:
+        return self._delete_rest([paths.metadata(checkpoint), *files_of(self, checkpoint)])
+
+    return swapped(CheckpointFiles, "_delete", delete)
 
 
 @simulated

@@ -7,27 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
-from pyspark.sql.datasource import DataSource, DataSourceReader
-from pyspark.sql.types import StructType
-
-from penstock.shells.spark.table_source import TableReader, table_schema
-
 Look: TypeAlias = list[tuple[Any, ...]]
-
-
-class TableSource(DataSource):  # type: ignore[misc]
-    """`spark.read.format("a table")`."""
-
-    @classmethod
-    def name(cls) -> str:
-        return "a table"
-
-    def schema(self) -> StructType:
-        return table_schema(self.options["path"])
-
-    def reader(self, schema: StructType) -> DataSourceReader:
-        partitions = int(self.options.get("partitions", 0)) or None
-        return TableReader(self.options["path"], schema, partitions=partitions)
 
 
 class Looks(threading.Thread):

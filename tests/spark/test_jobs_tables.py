@@ -12,7 +12,7 @@ import pytest
 import penstock as pen
 from penstock.shells.spark.table_source import is_table
 from tests.spark import jobs
-from tests.spark.tables import Look, Looks, TableSource, assert_only_grows, assert_tables
+from tests.spark.tables import Look, Looks, assert_only_grows, assert_tables
 from tests.spark.taps import Tap
 
 pytestmark = pytest.mark.spark
@@ -51,7 +51,7 @@ def rows_of(table: pa.Table) -> Look:
 
 
 def with_spark(spark: Any, path: Path, **options: Any) -> Look:
-    frame = spark.read.format("a table").options(**options).load(str(path))
+    frame = spark.read.format("penstock").options(**options).load(str(path))
     return [tuple(row) for row in frame.select("k", "n", "total").collect()]
 
 
@@ -61,7 +61,6 @@ def test_what_spark_and_others_read_while_a_job_is_killed_is_what_was_committed(
     """E7, E2, E3, E4, I1, I9, R1: tables by both readers, files by a query and by a stream of Spark's own, again and
     again while a worker is killed; in the end each is exactly what it must be."""
     results = Results(tmp_path)
-    spark.dataSource.register(TableSource)
     chk = jobs.config(tmp_path / "chk", every="200 ms")
     job = results.pipeline().start(spark, name="results", checkpoint=chk, restart=jobs.AT_ONCE)
     with jobs.running(job):

@@ -151,3 +151,27 @@ def test_a_folder_with_leftovers_of_its_own_is_taken_again(tmp_path: Path) -> No
     store.write(paths.owner(AttemptId(1)), [b"x"])
     store.delete(paths.JOB)
     assert paths.JOB in open_job(str(tmp_path), "totals").list()
+
+
+def test_whoever_only_reads_writes_nothing_and_may_read_from_any_store(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """P5, I18: no probe is left where nobody may write, and what a job may not live on can still be read."""
+    FilesystemStore("memory://bucket/chk").write("job.json", [b"x"])
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise PermissionError("read-only")
+
+    monkeypatch.setattr(MemoryFileSystem, "pipe_file", refuse)
+    monkeypatch.setattr("penstock.storage.remote.EXCLUSIVE", ())
+    with pytest.raises(StorageError, match="cannot create a file exclusively"):
+        FilesystemStore("memory://bucket/chk")
+    store = FilesystemStore.to_read("memory://bucket/chk")
+    assert store.list() == ["job.json"] and store.read("job.json") == b"x"
+    with pytest.raises(StorageError, match="read-only"):
+        store.create("chk-1/_metadata", b"x")
+
+
+def test_a_local_folder_that_is_read_is_not_made(tmp_path: Path) -> None:
+    assert FilesystemStore.to_read(str(tmp_path / "no")).list() == []
+    assert not (tmp_path / "no").exists()

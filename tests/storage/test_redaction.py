@@ -9,8 +9,8 @@ import pytest
 import penstock as pen
 from penstock import redaction
 from penstock.api.pipeline import job_settings
-from penstock.cli.stored import open_stored
 from penstock.engine.history import History
+from penstock.engine.reading.stored import open_stored
 from penstock.engine.records import ExceptionInfo
 from penstock.errors import ConfigError, PenstockError, StorageError
 from penstock.plan.physical import make_plan

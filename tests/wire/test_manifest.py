@@ -229,7 +229,7 @@ def test_what_could_not_be_read_back_is_not_written(wrong: Manifest) -> None:
 
 
 def test_the_small_records_are_read_for_ever_and_checked_like_manifests() -> None:
-    """I18, I24: who claimed the job and what they restored."""
+    """I18, I24: who claimed the job, what they restored, who reads."""
     job = records.JobRecord("my totals", 1.5)
     owner = records.OwnerRecord(AttemptId(4), "host:123", 2.5)
     restored = records.RestoredRecord(AttemptId(4), CheckpointId(7), CheckpointId(107))
@@ -247,6 +247,9 @@ def test_the_small_records_are_read_for_ever_and_checked_like_manifests() -> Non
     newest = dataclasses.replace(begun, checkpoint=first, kept=(CheckpointId(3), first))
     assert records.decode_restored(golden["restored-3.json"], "r") == newest
     assert records.encode_restored(newest) == golden["restored-3.json"]
+    lease = records.LeaseRecord(CheckpointId(7), 1_700_000_600_000.5, "host/123")
+    assert records.decode_lease(golden["lease-1.json"], "l") == lease
+    assert records.encode_lease(lease) == golden["lease-1.json"]
     for at in range(len(golden["owner-1.json"])):
         broken = bytearray(golden["owner-1.json"])
         broken[at] ^= 1

@@ -25,6 +25,7 @@ def test_names_are_as_the_layout_says() -> None:
     assert paths.is_history("history/0000000003-0000000012")
     assert not paths.is_history("history/0000000003-12")
     assert paths.is_known("history/0000000003-0000000012")
+    assert paths.lease(CheckpointId(12), "5f2c" * 8) == f"chk-12/lease-{'5f2c' * 8}"
     assert paths.shared("5f2c") == "shared/5f2c"
     assert paths.taskowned("staged/0-1.parquet") == "taskowned/staged/0-1.parquet"
     assert paths.job_directory("chk/", "totals") == paths.job_directory("chk", "totals")
@@ -38,6 +39,7 @@ def test_every_name_is_read_back(checkpoint: int, slot: int, attempt: int) -> No
     assert paths.checkpoint_of(paths.metadata(c)) == c
     assert paths.checkpoint_of(paths.worker_file(c, s, a)) == c
     assert paths.worker_file_of(paths.worker_file(c, s, a)) == WorkerFile(c, s, a)
+    assert paths.lease_of(paths.lease(c, f"{slot:032x}")) == c
     assert paths.owner_of(paths.owner(a)) == a
     assert paths.restored_of(paths.restored(a)) == a
 
@@ -54,8 +56,12 @@ STRANGE = [
     "chk-1/0-01", "chk-1/00-1", "chk-1/0", "chk-1/0-1-2", "chk-1/-1-2", "chk-\u0661/_metadata",
     "chk-1/_Metadata", "chk-99999999999999999999999/_metadata", "owner/3", "owner/00000000003",
     "owner/000000000a", "owner/0000000003-", "owner/0000000003-restored2", "owner/0000000003/x",
+    "chk-1/lease-", "chk-1/lease-5f2c", f"chk-01/lease-{'0' * 32}", f"chk-1/lease-{'G' * 32}", "lease-1",
     "shared/", "shared/../x", "shared/a/b", "shared/.hidden", "taskowned/../x", "job.json2",
 ]  # fmt: skip
+
+
+LEASE = f"chk-1/lease-{'0' * 32}"
 
 
 @pytest.mark.parametrize("name", STRANGE)
@@ -63,7 +69,7 @@ def test_a_name_that_is_not_exactly_ours_means_nothing(name: str) -> None:
     """Clean-up deletes only what it knows; parsers answer None and never raise."""
     readers = (
         paths.checkpoint_of, paths.metadata_of, paths.worker_file_of, paths.owner_of,
-        paths.restored_of, paths.shared_of,
+        paths.restored_of, paths.shared_of, paths.lease_of,
     )  # fmt: skip
     assert [reader(name) for reader in readers] == [None] * len(readers)
     assert not paths.is_known(name)
@@ -78,7 +84,7 @@ def test_no_text_makes_a_parser_raise(name: str) -> None:
 def test_known_names_are_known() -> None:
     for name in (
         "job.json", "chk-1/_metadata", "chk-1/0-1", "owner/0000000001", "shared/a",
-        "owner/0000000001-restored", "taskowned/a/b",
+        "owner/0000000001-restored", "taskowned/a/b", f"chk-1/lease-{'0f' * 16}",
     ):  # fmt: skip
         assert paths.is_known(name)
 
@@ -88,7 +94,9 @@ def test_a_state_file_of_a_manifest_is_accepted(name: str) -> None:
     assert paths.segment_file(name) == name
 
 
-@pytest.mark.parametrize("name", [*STRANGE, "job.json", "chk-1/_metadata", "owner/0000000001"])
+@pytest.mark.parametrize(
+    "name", [*STRANGE, "job.json", "chk-1/_metadata", "owner/0000000001", LEASE]
+)
 def test_any_other_name_in_a_manifest_means_that_it_is_damaged(name: str) -> None:
     """I24, security: a path out of a metadata file is validated before it is used."""
     with pytest.raises(CheckpointCorrupt, match="is not the name of a state file"):
@@ -101,6 +109,8 @@ def test_numbers_that_cannot_be_are_refused() -> None:
         lambda: paths.worker_file(CheckpointId(1), SlotId(-1), AttemptId(0)),
         lambda: paths.owner(AttemptId(-1)),
         lambda: paths.owner(AttemptId(10**10)),
+        lambda: paths.lease(CheckpointId(1), "../../x"),
+        lambda: paths.lease(CheckpointId(0), "0" * 32),
         lambda: paths.shared("../x"),
         lambda: paths.shared("a/b"),
         lambda: paths.taskowned("a//b"),

@@ -1,4 +1,4 @@
-"""The command line: `penstock demo`, `run`, `checkpoints`, `inspect` and `verify`.
+"""The command line: `penstock demo`, `run`, `checkpoints`, `inspect`, `state` and `verify`.
 
 This file stays small, because workers import it, too, when they run the demo's functions.
 """

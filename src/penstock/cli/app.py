@@ -93,6 +93,35 @@ def inspect(path: CheckpointPath, as_json: AsJson = False) -> None:
 
 
 @app.command()
+def state(
+    path: CheckpointPath,
+    operator: Annotated[
+        str | None, typer.Option(help="Its name, where several have state.")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option("--state", help="Which, where it has several.")
+    ] = None,
+    checkpoint: Annotated[str, typer.Option(help="Its id.")] = "latest",
+    kind: Annotated[str, typer.Option(help="state, positions, inflight, operators.")] = "state",
+    where: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN=VALUE", help="Rows of one key; repeat it for each column."),
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Rows to show.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """Show rows of the state in a checkpoint, also of a job that runs."""
+    from penstock.cli.state import conditions, read_state, show_state
+    from penstock.engine.reading.request import make_request
+
+    def find(given: str) -> dict[str, Any]:
+        wanted = conditions(where or ())
+        return read_state(make_request(given, checkpoint, kind, operator, name, wanted), limit)
+
+    _look(path, as_json, find, show_state)
+
+
+@app.command()
 def verify(path: CheckpointPath, as_json: AsJson = False) -> None:
     """Read every block of state and check it. Exit code 1 when anything is damaged."""
     from penstock.cli.verify import show_verified, verify_path

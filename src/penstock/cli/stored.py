@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,16 +12,13 @@ from penstock.cli.past import show_past, tell_past
 from penstock.cli.tables import Column, print_table, time_text
 from penstock.cli.views import bytes_text
 from penstock.engine.infos import rebuilt
+from penstock.engine.reading.stored import find_stored, open_stored
 from penstock.engine.records import CheckpointInfo
-from penstock.errors import CheckpointCorrupt, ConfigError
-from penstock.protocol.ids import CheckpointId
+from penstock.errors import CheckpointCorrupt
 from penstock.protocol.snapshot import OperatorSnapshot, Segment, SubtaskSnapshot
-from penstock.redaction import redacted
 from penstock.storage.filesystem import FilesystemStore
-from penstock.wire import manifest as manifests
 from penstock.wire import paths
 from penstock.wire.manifest import Manifest
-from penstock.wire.tombstones import is_tombstone
 
 _CHECKPOINTS = (
     Column("id", right=True),
@@ -47,84 +43,6 @@ _CONNECTORS = (
     Column("lanes", right=True, wide_only=True),
     Column("to commit", right=True, long=True),
 )
-
-
-@dataclass(frozen=True)
-class Damaged:
-    """A manifest that cannot be read."""
-
-    checkpoint: CheckpointId
-    name: str
-    reason: str
-
-    def told(self) -> dict[str, Any]:
-        return {"id": self.checkpoint, "file": self.name, "reason": self.reason}
-
-
-@dataclass(frozen=True)
-class Stored:
-    """The checkpoints that a path stands for, oldest first."""
-
-    store: FilesystemStore
-    manifests: tuple[Manifest, ...]
-    damaged: tuple[Damaged, ...]
-
-
-# ---- finding
-
-
-def open_stored(path: str) -> Stored:
-    """Of a job's folder all checkpoints, of a folder chk-<n> that one; there must be one."""
-    stored = find_stored(path)
-    if not stored.manifests and not stored.damaged:
-        raise ConfigError(f"{redacted(path)} has no completed checkpoint")
-    return stored
-
-
-def find_stored(path: str) -> Stored:
-    root, chosen = _split(path)
-    store = FilesystemStore(root)
-    names = store.list()
-    if paths.JOB not in names:
-        raise ConfigError(_not_a_job(redacted(path), names))
-    found = sorted(
-        (checkpoint, name)
-        for name in names
-        if (checkpoint := paths.metadata_of(name)) is not None and chosen in (None, checkpoint)
-    )
-    read = [_read(store, checkpoint, name) for checkpoint, name in found]
-    whole = tuple(entry for entry in read if isinstance(entry, Manifest))
-    damaged = tuple(entry for entry in read if isinstance(entry, Damaged))
-    return Stored(store, whole, damaged)
-
-
-def _split(path: str) -> tuple[str, CheckpointId | None]:
-    path = path.rstrip("/").removesuffix("/_metadata")
-    root, _, folder = path.rpartition("/")
-    checkpoint = paths.metadata_of(f"{folder}/_metadata")
-    return (path, None) if checkpoint is None else (root or ".", checkpoint)
-
-
-def _read(store: FilesystemStore, checkpoint: CheckpointId, name: str) -> Manifest | Damaged | None:
-    """None for the tombstone of a checkpoint that never came to be."""
-    try:
-        data = store.read(name)
-        return None if is_tombstone(name, data) else manifests.decode(data, name)
-    except CheckpointCorrupt as error:
-        return Damaged(checkpoint, name, str(error))
-
-
-def _not_a_job(path: str, names: list[str]) -> str:
-    suffix = f"/{paths.JOB}"
-    below = [name.removesuffix(suffix) for name in names if name.endswith(suffix)]
-    jobs = sorted(name for name in below if "/" not in name)
-    if jobs:
-        shown = ", ".join(f"{path.rstrip('/')}/{job}" for job in jobs[:10])
-        return f"{path} is a checkpoint directory; name a job in it: {shown}"
-    return (
-        f"{path} is not the folder of a Penstock job (it has no {paths.JOB}): give "
-        "<checkpoint directory>/<job>, or a folder chk-<n> in it"
-    )
 
 
 # ---- listing

@@ -8,7 +8,8 @@ from typing import Any, TypeAlias
 
 from rich.console import Console
 
-from penstock.cli.stored import open_stored, show_damage
+from penstock.cli.stored import show_damage
+from penstock.engine.reading.stored import open_stored
 from penstock.engine.snapshots import read_inflight, reader
 from penstock.errors import StorageError
 from penstock.protocol.snapshot import InFlight, Segment

@@ -8,9 +8,12 @@ is there, or a tombstone takes its place and it never will be.
 
 from __future__ import annotations
 
+import logging
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 
+from penstock.engine import leases
 from penstock.engine.history_files import HistoryFiles
 from penstock.engine.ownership import Ownership
 from penstock.engine.restore_points import (
@@ -32,7 +35,12 @@ from penstock.wire import paths, records
 from penstock.wire.manifest import Manifest
 from penstock.wire.tombstones import is_tombstone, tombstone
 
+log = logging.getLogger("penstock")
+
 FIRST_CHECKPOINT = CheckpointId(1)
+LOOKED_AGAIN_MAX = 2
+"""Of the checkpoints that were still read when they were to go, so many are looked at again with each deletion: more
+than it can add."""
 
 
 class CheckpointFiles:
@@ -47,10 +55,13 @@ class CheckpointFiles:
         open_origin: Callable[[str], CheckpointStore] | None = None,
     ) -> None:
         self._store = store
+        self._wall_ms = wall_ms
         self._owner = Ownership(store, job, driver, wall_ms)
         self._points = RestorePoints(store, job, self._owner, open_origin)
         self.not_written = ""
         """What the store said the last time it did not write metadata."""
+        self._still_read: deque[CheckpointId] = deque()
+        """Their metadata is gone and their other files are to go, too, when nobody reads them any more."""
 
     def history(self) -> HistoryFiles:
         """The past of the job, in the same directory."""
@@ -76,6 +87,7 @@ class CheckpointFiles:
         there before stays good."""
         attempt = self._owner.take_next()
         names = self._store.list()
+        self._still_read = deque(_left_to_readers(names))
         facts, found = self._points.facts(names, damaged, going)
         first_id = max(next_id, recovery.first_free_id(facts))
         if wish.fresh or wish.manifest is not None:
@@ -152,14 +164,43 @@ class CheckpointFiles:
 
     def delete_checkpoint(self, checkpoint: CheckpointId) -> None:
         """Deletes a checkpoint that is no longer kept, its metadata first: it must not exist by halves. A driver that
-        is no longer the owner deletes none: another one may be going on from it."""
-        names = self._store.list(paths.checkpoint_folder(checkpoint))
+        is no longer the owner deletes none: another one may be going on from it. While somebody reads it, its other
+        files stay, and are looked at again with later ones."""
         self._owner.check(thoroughly=True)
-        self._delete(names)
+        earlier = min(LOOKED_AGAIN_MAX, len(self._still_read))
+        if not self._delete(checkpoint, [paths.metadata(checkpoint)]):
+            log.info("checkpoint %s is being read: its files stay for now", checkpoint)
+            self._still_read.append(checkpoint)
+        for _ in range(earlier):
+            self._look_again()
 
-    def _delete(self, names: Iterable[str]) -> None:
-        for name in sorted(names, key=_one_by_one):
+    def _look_again(self) -> None:
+        """At the one that has waited longest for that; where it stays it is the last in turn."""
+        waiting = self._still_read
+        waiting.rotate(-1)
+        if self._delete_rest(self._files_of(waiting[-1])):
+            waiting.pop()
+
+    def _delete(self, checkpoint: CheckpointId, names: Collection[str]) -> bool:
+        """`names` are files of it. Where its metadata is among them the others are looked for when that is gone:
+        whoever takes a lease after that sees that there is no such checkpoint any more. False: somebody reads it."""
+        metadata = paths.metadata(checkpoint)
+        if metadata in names:
+            self._store.delete(metadata)
+            names = self._files_of(checkpoint)
+        return self._delete_rest(names)
+
+    def _delete_rest(self, names: Iterable[str]) -> bool:
+        """The files of a checkpoint without metadata. False: they stay, because somebody reads it."""
+        if leases.is_read(self._store, names, self._wall_ms()):
+            return False
+        for name in sorted(names):
             self._store.delete(name)
+        return True
+
+    def _files_of(self, checkpoint: CheckpointId) -> list[str]:
+        names = self._store.list(paths.checkpoint_folder(checkpoint))
+        return [name for name in names if _folder_of(name) == checkpoint]
 
     def discard(self, checkpoint: CheckpointId) -> None:
         """Deletes the state files of a snapshot that was given up. A tombstone stays where it is. So does a checkpoint
@@ -188,7 +229,7 @@ class CheckpointFiles:
         left of one whose metadata is gone already; one that cannot be deleted does not keep the others. Of `unsettled`
         ones nobody knows yet whether they exist.
         `spare_newer` keeps all that have metadata and are newer than what is kept. A driver that is no longer the owner
-        deletes nothing: another one may be going on from those files."""
+        deletes nothing: another one may be going on from those files. What somebody reads stays for the next sweep."""
         names = self._store.list()
         there = {n for name in names if (n := paths.metadata_of(name)) is not None}
         keep = there.intersection(kept).union(unsettled)
@@ -196,19 +237,20 @@ class CheckpointFiles:
             newest = max(kept, default=NO_CHECKPOINT)
             keep.update(n for n in there if n > newest)
         self._owner.check(thoroughly=True)
-        stale = {n for name in names if (n := paths.checkpoint_of(name)) is not None and n < before}
+        stale = {n for name in names if (n := _folder_of(name)) is not None and n < before}
         failures = []
         for checkpoint in sorted(stale - keep):
             try:
-                self._delete([name for name in names if paths.checkpoint_of(name) == checkpoint])
+                self._delete(checkpoint, [name for name in names if _folder_of(name) == checkpoint])
             except StorageError as error:
                 failures.append(error)
         if failures:
             raise failures[0]
 
     def delete_everything(self) -> None:
-        """For retention policies that keep nothing: every file that this job can have written, if it is still ours.
-        What says that it is goes last, and after all checkpoints: if this ends half way, none exists by halves."""
+        """For retention policies that keep nothing: every file that this job can have written, if it is still ours,
+        also what somebody reads. What says whose it is goes last, and after all checkpoints: if this ends half way,
+        none exists by halves."""
         names = [name for name in self._store.list() if paths.is_known(name)]
         self._owner.check(thoroughly=True)
         own = self._owner.attempt
@@ -216,8 +258,7 @@ class CheckpointFiles:
         last = [name for name in (own_name, paths.JOB) if name in names]
         checkpoints = [name for name in names if paths.checkpoint_of(name) is not None]
         rest = [name for name in names if name not in {*last, *checkpoints}]
-        self._delete(checkpoints)
-        for name in [*rest, *last]:
+        for name in [*sorted(checkpoints, key=_one_by_one), *rest, *last]:
             self._store.delete(name)
 
 
@@ -228,6 +269,18 @@ def _begun_with(point: RestorePoint, facts: Facts) -> Origin | None:
     if not point.origin or point.manifest is None:
         return None
     return Origin(redacted(point.origin), point.manifest.checkpoint)
+
+
+def _left_to_readers(names: Collection[str]) -> list[CheckpointId]:
+    """Checkpoints that an earlier attempt, or driver, deleted all but the files that somebody read."""
+    leased = {n for name in names if (n := paths.lease_of(name)) is not None}
+    return sorted(n for n in leased if paths.metadata(n) not in names)
+
+
+def _folder_of(name: str) -> CheckpointId | None:
+    """The checkpoint that a file of ours lies beside."""
+    checkpoint = paths.checkpoint_of(name)
+    return paths.lease_of(name) if checkpoint is None else checkpoint
 
 
 def _one_by_one(name: str) -> tuple[CheckpointId, bool]:

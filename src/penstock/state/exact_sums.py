@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.errors import DataError
-from penstock.plan.keyhash import I64, decimal_words
+from penstock.plan.keyhash import I64, Flags, decimal_words
 from penstock.state.columns import Values, to_arrow, valid_of
 from penstock.state.folds import Fold, NullUntilSeen, Step, present
 from penstock.state.table import KeyedTable
@@ -16,6 +17,9 @@ from penstock.state.table import KeyedTable
 _LIMIT = 1 << 63
 _LOW = (1 << 32) - 1
 _S32 = 32
+LIMBS = 4
+SUM_TYPE = b"penstock.sum"
+"""Says of a stored limb which decimal it is a part of, digits and scale: for readers that do not know the job."""
 
 
 class SumIntegers(NullUntilSeen):
@@ -85,8 +89,9 @@ class SumDecimals(Fold):
         self._sum_kind = pa.decimal128(digits, kind.scale)
 
     def fields(self) -> list[pa.Field]:
-        names = [f"{self.name}.sum{i}" for i in range(4)]
-        return [pa.field(name, pa.int64(), nullable=i == 3) for i, name in enumerate(names)]
+        names = [f"{self.name}.sum{i}" for i in range(LIMBS)]
+        kept = {SUM_TYPE: f"{self._sum_kind.precision},{self._sum_kind.scale}".encode("ascii")}
+        return [pa.field(name, pa.int64(), i == LIMBS - 1, kept) for i, name in enumerate(names)]
 
     def update(self, table: KeyedTable, step: Step) -> None:
         column = step.batch.column(self.column)
@@ -127,14 +132,18 @@ class SumDecimals(Fold):
         )
 
     def result(self, table: KeyedTable, slots: I64) -> pa.Array:
-        limbs = [table.values[self.at + i].take(slots) for i in range(4)]
-        words = np.empty((len(slots), 2), np.int64)
-        words[:, 0] = limbs[0] | (limbs[1] << _S32)
-        words[:, 1] = limbs[2] | (limbs[3] << _S32)
+        limbs = [table.values[self.at + i].take(slots) for i in range(LIMBS)]
         flags: Any = table.valid[self.at + 3]
-        valid = flags.take(slots)
-        bitmap = None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
-        return pa.Array.from_buffers(self._sum_kind, len(slots), [bitmap, pa.py_buffer(words)])
+        return decimal_sums(limbs, flags.take(slots), self._sum_kind)
+
+
+def decimal_sums(limbs: Sequence[Values], valid: Flags, kind: pa.DataType) -> pa.Array:
+    """Limbs put together, null where they are not valid."""
+    words = np.empty((len(valid), 2), np.int64)
+    words[:, 0] = limbs[0] | (limbs[1] << _S32)
+    words[:, 1] = limbs[2] | (limbs[3] << _S32)
+    bitmap = None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
+    return pa.Array.from_buffers(kind, len(valid), [bitmap, pa.py_buffer(words)])
 
 
 def _limbs(words: Values) -> list[I64]:

@@ -158,8 +158,12 @@ class Average(Fold):
         np.add.at(table.values[self.at + 1], slots, 1)
 
     def result(self, table: KeyedTable, slots: I64) -> pa.Array:
-        total, count = table.values[self.at].take(slots), table.values[self.at + 1].take(slots)
-        return to_arrow(total / np.maximum(count, 1), pa.float64(), count > 0)
+        return averages(*(table.values[self.at + i].take(slots) for i in range(2)))
+
+
+def averages(total: Values, count: Values) -> pa.Array:
+    """Null where there was no value."""
+    return to_arrow(total / np.maximum(count, 1), pa.float64(), count > 0)
 
 
 class Extreme(NullUntilSeen):

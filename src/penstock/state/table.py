@@ -169,7 +169,7 @@ class KeyedTable:
 def _row_schema(keys: pa.Schema, values: pa.Schema) -> pa.Schema:
     """How rows look in a snapshot: the key group, the key columns, the value columns."""
     fields = [pa.field(KEY_PREFIX + f.name, f.type) for f in keys]
-    fields += [pa.field(VALUE_PREFIX + f.name, f.type, f.nullable) for f in values]
+    fields += [pa.field(VALUE_PREFIX + f.name, f.type, f.nullable, f.metadata) for f in values]
     return pa.schema([GROUP_FIELD, *fields])
 
 

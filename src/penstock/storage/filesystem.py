@@ -7,7 +7,7 @@ store = open_job("s3://bucket/chk", "totals", storage_options={...})
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Self
 
 from penstock.errors import CheckpointCorrupt, ConfigError
 from penstock.storage.local import LocalStore
@@ -25,6 +25,16 @@ class FilesystemStore:
         self._store: LocalStore | RemoteStore = (
             RemoteStore(root, storage_options) if local is None else LocalStore(local)
         )
+
+    @classmethod
+    def to_read(cls, root: str, storage_options: Mapping[str, Any] | None = None) -> Self:
+        """For whoever owns nothing there: any URL that fsspec can read, and nothing is written to find out."""
+        made = cls.__new__(cls)
+        local = _local_path(root)
+        made._store = (
+            RemoteStore.to_read(root, storage_options) if local is None else LocalStore(local)
+        )
+        return made
 
     @property
     def root(self) -> str:

@@ -1,7 +1,7 @@
 """Checkpoints on any fsspec URL whose store can create a file exclusively.
 
 That a job has one owner rests on "create, unless it is there" being one act of the store itself. fsspec's own
-default asks first and writes then, which lets two drivers through, so only stores known to do better are
+default asks first and writes then, which lets two drivers through, so for a job only stores known to do better are
 taken, and each is probed before it is used: an old client that ignores the request is found out.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from threading import Lock
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import fsspec
 
@@ -40,21 +40,26 @@ class RemoteStore:
     """Files below a URL. A file is sent whole in one call, so a reader sees all of it or nothing."""
 
     def __init__(self, url: str, storage_options: Mapping[str, Any] | None = None) -> None:
+        _require_exclusive(url)
+        self._open(url, storage_options)
+        self._probe()
+
+    @classmethod
+    def to_read(cls, url: str, storage_options: Mapping[str, Any] | None = None) -> Self:
+        """Any store, for whoever owns nothing there: it is not probed."""
+        made = cls.__new__(cls)
+        made._open(url, storage_options)
+        return made
+
+    def _open(self, url: str, storage_options: Mapping[str, Any] | None) -> None:
         remember(url, storage_options)
         self._secrets = texts_in(storage_options or {})
         self.root = redacted(url)
         _refuse_parameters(url)
-        protocol = url.partition("://")[0]
-        if protocol not in EXCLUSIVE:
-            raise StorageError(
-                f"{self.root}: {protocol}:// cannot create a file exclusively, so two drivers could own "
-                f"one job at a time; use a local path or one of {', '.join(EXCLUSIVE)}"
-            )
         with self._storage_errors("open", ""):
             self._files, path = fsspec.core.url_to_fs(url, **(storage_options or {}))
             self._path = path.rstrip("/")
-        self._in_memory = protocol == "memory"
-        self._probe()
+        self._in_memory = url.partition("://")[0] == "memory"
 
     def write(self, name: str, chunks: Iterable[bytes | memoryview]) -> int:
         path = self._full(checked(name))
@@ -190,6 +195,15 @@ class RemoteStore:
             clean = redacted(text, self._secrets)
             message = f"cannot {action} {self._show(name)}: {clean[:500]}"
             raise StorageError(message) from (error if clean == text else None)
+
+
+def _require_exclusive(url: str) -> None:
+    protocol = url.partition("://")[0]
+    if protocol not in EXCLUSIVE:
+        raise StorageError(
+            f"{redacted(url)}: {protocol}:// cannot create a file exclusively, so two drivers could own "
+            f"one job at a time; use a local path or one of {', '.join(EXCLUSIVE)}"
+        )
 
 
 def _refuse_parameters(url: str) -> None:

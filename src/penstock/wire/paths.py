@@ -6,6 +6,7 @@
         owner/<attempt>-restored       which checkpoint that attempt went on from
         chk-<n>/<slot>-<attempt>       state that belongs to checkpoint n alone, one file per worker
         chk-<n>/_metadata              written last: checkpoint n exists if and only if this does
+        chk-<n>/lease-<id>             somebody reads checkpoint n: its files stay until this expires
         shared/<id>                    state that several checkpoints refer to
         taskowned/...                  files that the coordinator never deletes:
           <operator>/<set>/set.json      rows of a DataFrame, staged for this source
@@ -45,6 +46,7 @@ _JOB_ID = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9._-]{{0,{_JOB_ID_CHARS_MAX - 1}}}"
 _HASHED = re.compile(r".*-[0-9a-f]{8}")
 _METADATA = re.compile(rf"chk-({_POSITIVE})/_metadata")
 _WORKER_FILE = re.compile(rf"chk-({_POSITIVE})/({_NUMBER})-({_NUMBER})")
+_LEASE = re.compile(rf"chk-({_POSITIVE})/lease-([0-9a-f]{{32}})")
 _OWNER = re.compile(rf"{OWNER_FOLDER}/([0-9]{{{_ATTEMPT_DIGITS}}})")
 _RESTORED = re.compile(rf"{OWNER_FOLDER}/([0-9]{{{_ATTEMPT_DIGITS}}})-restored")
 _SHARED = re.compile(rf"{SHARED_FOLDER}/({_PART})")
@@ -106,6 +108,12 @@ def worker_file(checkpoint: CheckpointId, slot: SlotId, attempt: AttemptId) -> s
     """Unique per attempt: a late write of an older attempt never touches a newer one's file."""
     slot_text = _not_negative(slot, "a slot")
     return f"{checkpoint_folder(checkpoint)}/{slot_text}-{_not_negative(attempt, 'an attempt')}"
+
+
+def lease(checkpoint: CheckpointId, unique: str) -> str:
+    """`unique` are 32 hexadecimal digits that nobody else uses. It lies beside the files that it is for: whoever is to
+    delete those sees it in the same listing."""
+    return _checked(_LEASE, f"{checkpoint_folder(checkpoint)}/lease-{unique}")
 
 
 def owner(attempt: AttemptId) -> str:
@@ -207,6 +215,12 @@ def worker_file_of(name: str) -> WorkerFile | None:
     return WorkerFile(CheckpointId(checkpoint), SlotId(slot), AttemptId(attempt))
 
 
+def lease_of(name: str) -> CheckpointId | None:
+    """The checkpoint that is read under this lease."""
+    found = _LEASE.fullmatch(name)
+    return CheckpointId(int(found[1])) if found else None
+
+
 def owner_of(name: str) -> AttemptId | None:
     """The attempt that claimed the job with this file."""
     found = _OWNER.fullmatch(name)
@@ -230,7 +244,7 @@ def shared_of(name: str) -> str | None:
 
 def is_known(name: str) -> bool:
     """True for every name that a job can have written; clean-up leaves all others alone."""
-    patterns = (_METADATA, _WORKER_FILE, _OWNER, _RESTORED, _SHARED, _TASKOWNED, _HISTORY)
+    patterns = (_METADATA, _WORKER_FILE, _LEASE, _OWNER, _RESTORED, _SHARED, _TASKOWNED, _HISTORY)
     return name == JOB or any(pattern.fullmatch(name) for pattern in patterns)
 
 

@@ -1,4 +1,4 @@
-"""The small files beside the checkpoints: whose folder it is, who claimed the job, what they went on from.
+"""The small files beside the checkpoints: whose folder it is, who claimed the job, what they went on from, who reads.
 
 Like a manifest each is a document with a digest, written once and never changed.
 """
@@ -54,6 +54,17 @@ class RestoredRecord:
     versions: then the records of earlier attempts say which do."""
 
 
+@dataclass(frozen=True, slots=True)
+class LeaseRecord:
+    """`chk-<n>/lease-<id>`: somebody reads this checkpoint, and wants its files to stay until then."""
+
+    checkpoint: CheckpointId
+    expires_ms: float
+    """Milliseconds since 1970, by the reader's clock."""
+    reader: str = ""
+    """A host and process, for people."""
+
+
 def encode_job(record: JobRecord) -> bytes:
     return document.write(record, "penstock-job", _VERSION)
 
@@ -84,6 +95,15 @@ def decode_restored(data: bytes, name: str) -> RestoredRecord:
         _check_not_negative(getattr(record, field), field, name)
     for checkpoint in record.kept or ():
         _check_not_negative(checkpoint, "kept", name)
+    return record
+
+
+def encode_lease(record: LeaseRecord) -> bytes:
+    return document.write(record, "penstock-lease", _VERSION)
+
+
+def decode_lease(data: bytes, name: str) -> LeaseRecord:
+    record: LeaseRecord = document.read(data, "penstock-lease", {_VERSION: LeaseRecord}, name)
     return record
 
 

@@ -19,7 +19,7 @@ from penstock.plan.schema import schema_differences
 from penstock.state.segments import BLOCK_ROWS_MAX, GROUP_FIELD, encode_blocks
 
 STATE = "held"
-_ROW = "row"
+ROW = "row"
 
 
 class HeldRows:
@@ -88,7 +88,7 @@ class FrozenRows:
     def encode(self) -> Encoded:
         rows = pa.Table.from_batches(self._batches).combine_chunks()
         kind = pa.struct(list(rows.schema))
-        schema = pa.schema([GROUP_FIELD, pa.field(_ROW, kind)])
+        schema = pa.schema([GROUP_FIELD, pa.field(ROW, kind)])
         batches = rows.to_batches(max_chunksize=BLOCK_ROWS_MAX)
         return encode_blocks(STATE, schema, (self._grouped(each, schema) for each in batches))
 
@@ -101,11 +101,16 @@ class FrozenRows:
         return pa.RecordBatch.from_arrays([group, values], schema=schema)
 
 
+def held_rows(stored: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows that wait, out of what a checkpoint holds of them."""
+    return pa.RecordBatch.from_struct_array(stored.column(ROW))
+
+
 def _restored(context: OperatorContext) -> Iterable[pa.RecordBatch]:
     for snapshot in context.restored:
         for segment in snapshot.segments:
             for batch in context.read_segment(segment, context.key_groups):
-                rows = pa.RecordBatch.from_struct_array(batch.column(_ROW))
+                rows = held_rows(batch)
                 _require_same(rows.schema, context)
                 yield rows.cast(context.input_schemas[0])
 

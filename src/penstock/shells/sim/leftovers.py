@@ -51,7 +51,7 @@ class Leftovers:
 
     def on_refused(self, who: str, name: str) -> None:
         """`name`: a file, or a folder that was to be listed; empty for all there is."""
-        checkpoint = paths.checkpoint_of(name)
+        checkpoint = paths.checkpoint_of(f"{name}/0-1") or paths.checkpoint_of(name)
         of_the_sweep = name.startswith(paths.OWNER_FOLDER) or not name or checkpoint is not None
         if who in self.ended_ms and of_the_sweep:
             self._looks[who] += not name

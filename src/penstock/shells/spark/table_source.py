@@ -12,8 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, InputPartition
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from penstock.connectors.location import absolute
@@ -22,7 +21,10 @@ from penstock.connectors.tables.definition import MARKER
 from penstock.connectors.tables.names import TableFile
 from penstock.connectors.tables.reader import Table
 from penstock.connectors.tables.rows import GROUPS
-from penstock.errors import SchemaError
+from penstock.engine.reading.choosing import likeliest, told
+from penstock.errors import ConfigError, PenstockError
+from penstock.shells.spark.state_options import STORAGE, storage_options
+from penstock.shells.spark.state_types import spark_schema, to_spark
 
 PARTITION_ROWS = 500_000
 PARTITIONS_MAX = 200
@@ -30,14 +32,55 @@ PARTITIONS_MAX = 200
 BATCH_ROWS = 10_000
 
 
-def is_table(path: str, storage_options: Mapping[str, Any] | None = None) -> bool:
+def is_table(path: str, storage: Mapping[str, Any] | None = None) -> bool:
     """Whether an `UpsertFileSink` keeps a table in this folder."""
-    return open_folder(absolute(path), storage_options or {}).size(MARKER) is not None
+    return open_folder(absolute(path), storage or {}).size(MARKER) is not None
 
 
-def table_schema(path: str, storage_options: Mapping[str, Any] | None = None) -> StructType:
+def table_schema(path: str, storage: Mapping[str, Any] | None = None) -> StructType:
     """The schema of the DataFrame."""
-    return _spark_schema(Table(path, storage_options).schema)
+    return spark_schema(Table(path, storage).schema)
+
+
+OPTIONS = ("path", "partitions")
+
+
+def names_a_table(options: Mapping[str, str]) -> bool:
+    """Whether these options of `spark.read.format("penstock")` lead to a table, and not to a job's checkpoints."""
+    named = {name.lower(): value for name, value in options.items()}
+    try:
+        return "path" in named and is_table(named["path"], storage_options(named))
+    except (OSError, PenstockError):  # who reads checkpoints tells what is wrong with the path
+        return False
+
+
+class TableSource(DataSource):  # type: ignore[misc]
+    """`spark.read.format("penstock").load(path)` of a table. `partitions`: how many tasks read it."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "penstock"
+
+    def schema(self) -> StructType:
+        named = self._named()
+        return table_schema(named["path"], storage_options(named))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        named = self._named()
+        partitions = named.get("partitions")
+        if partitions is not None and (not partitions.isdecimal() or not int(partitions) > 0):
+            raise ConfigError(f"partitions: {partitions!r} is not a whole number of at least 1")
+        count = None if partitions is None else int(partitions)
+        return TableReader(named["path"], schema, storage_options(named), count)
+
+    def _named(self) -> dict[str, str]:
+        named = {name.lower(): value for name, value in self.options.items()}
+        for name in named:
+            if name not in OPTIONS and not name.startswith(STORAGE):
+                known = [*OPTIONS, f"{STORAGE}<name>"]
+                problem = f"there is no option {name!r} for a table{likeliest(name, known)}"
+                raise ConfigError(f"{problem}; {told(known)}")
+        return named
 
 
 class TablePartition(InputPartition):  # type: ignore[misc]
@@ -56,12 +99,12 @@ class TableReader(DataSourceReader):  # type: ignore[misc]
         self,
         path: str,
         schema: StructType,
-        storage_options: Mapping[str, Any] | None = None,
+        storage: Mapping[str, Any] | None = None,
         partitions: int | None = None,
     ) -> None:
         self._path = absolute(path)
         self._schema = schema
-        self._storage_options = dict(storage_options or {})
+        self._storage = dict(storage or {})
         self._partitions = partitions
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -76,33 +119,11 @@ class TableReader(DataSourceReader):  # type: ignore[misc]
         wanted = table.selected(self._schema.names)
         rows = table.read(wanted, {}, partition.groups, partition.files)
         for batch in rows.to_batches(max_chunksize=BATCH_ROWS):
-            yield _to_spark(batch, self._schema)
+            yield to_spark(batch, self._schema)
 
     def _table(self) -> Table:
-        return Table(self._path, self._storage_options)
+        return Table(self._path, self._storage)
 
 
 def _usual(rows: int) -> int:
     return max(1, min(PARTITIONS_MAX, -(-rows // PARTITION_ROWS)))
-
-
-def _spark_schema(schema: pa.Schema) -> StructType:
-    for field in schema:
-        try:
-            from_arrow_schema(pa.schema([field]), prefer_timestamp_ntz=True)
-        except Exception as error:  # each version of PySpark raises another one
-            raise SchemaError(
-                f"Spark has no type for column {field.name!r}, which is {field.type}; read the table with"
-                " pen.read_table, or .cast(...) the column in front of the sink"
-            ) from error
-    return from_arrow_schema(schema, prefer_timestamp_ntz=True)
-
-
-def _to_spark(batch: pa.RecordBatch, schema: StructType) -> pa.RecordBatch:
-    """Times lose what is finer than a microsecond."""
-    wanted = to_arrow_schema(schema, timezone="UTC")
-    columns = [
-        column.cast(field.type, safe=not pa.types.is_temporal(column.type))
-        for column, field in zip(batch.columns, wanted, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=wanted)

@@ -1,0 +1,109 @@
+"""How rows of state look to people: the key's columns, the values as the job itself knows them, and the key group.
+
+What lies in a checkpoint has marks before the names, and columns that only the engine needs. There are three layouts:
+running aggregates, the value state of own functions, and rows that wait for a sink.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import pyarrow as pa
+
+from penstock.engine.operators.held_rows import ROW, held_rows
+from penstock.engine.operators.value_table import PRESENT
+from penstock.errors import CheckpointCorrupt
+from penstock.state.results import Result, results_of
+from penstock.state.segments import GROUP_COLUMN
+from penstock.state.table import KEY_PREFIX, VALUE_PREFIX
+
+GROUP = "key_group"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """`schema` has the columns of the key first and the key group last."""
+
+    schema: pa.Schema
+    keys: tuple[str, ...]
+    _columns: Callable[[pa.RecordBatch], Sequence[pa.Array]]
+
+    @property
+    def group(self) -> str:
+        """What the column of the key group is called."""
+        return str(self.schema.names[-1])
+
+    def shown(self, stored: pa.RecordBatch) -> pa.RecordBatch:
+        """Stored rows as people know them. A key without a value is left out."""
+        *columns, groups = self._columns(stored)
+        return pa.RecordBatch.from_arrays([*columns, groups.cast(pa.int32())], schema=self.schema)
+
+
+def layout_of(stored: pa.Schema) -> Layout:
+    """The layout of a state whose rows are stored with this schema."""
+    fields = [field for field in stored if field.name != GROUP_COLUMN]
+    if [field.name for field in fields] == [ROW]:
+        return _layout([], list(fields[0].type), _held)
+    keys, values = _keys_and_values(fields)
+    if values and values[0].name == PRESENT:
+        return _layout(keys, values[1:], _present)
+    results = results_of(values)
+    return _layout(keys, [each.field for each in results], partial(_aggregated, results))
+
+
+def _keys_and_values(fields: Sequence[pa.Field]) -> tuple[list[pa.Field], list[pa.Field]]:
+    marks = [field.name.partition(".")[0] + "." for field in fields]
+    count = marks.count(KEY_PREFIX)
+    if not count or marks != [KEY_PREFIX] * count + [VALUE_PREFIX] * (len(marks) - count):
+        shown = ", ".join(field.name for field in fields)
+        raise CheckpointCorrupt(f"no state of this Penstock has the columns {shown}")
+    named = [field.with_name(field.name.partition(".")[2]) for field in fields]
+    return named[:count], named[count:]
+
+
+def _aggregated(results: Sequence[Result], batch: pa.RecordBatch) -> Sequence[pa.Array]:
+    columns = batch.drop_columns([GROUP_COLUMN]).columns
+    keys = len(columns) - sum(len(each.columns) for each in results)
+    kept = columns[keys:]
+    made = (each.compute([kept[number] for number in each.columns]) for each in results)
+    return [*columns[:keys], *made, batch.column(GROUP_COLUMN)]
+
+
+def _present(batch: pa.RecordBatch) -> Sequence[pa.Array]:
+    """Value state: keys that were cleared, or only asked for, have a row that says so."""
+    there = batch.filter(batch.column(VALUE_PREFIX + PRESENT))
+    columns = there.drop_columns([GROUP_COLUMN, VALUE_PREFIX + PRESENT]).columns
+    return [*columns, there.column(GROUP_COLUMN)]
+
+
+def _held(batch: pa.RecordBatch) -> Sequence[pa.Array]:
+    return [*held_rows(batch).columns, batch.column(GROUP_COLUMN)]
+
+
+def _layout(
+    keys: Sequence[pa.Field],
+    values: Sequence[pa.Field],
+    columns: Callable[[pa.RecordBatch], Sequence[pa.Array]],
+) -> Layout:
+    group = pa.field(GROUP, pa.int32(), nullable=False)
+    names = distinct(field.name for field in (*keys, *values, group))
+    fields = [
+        pa.field(name, field.type, field.nullable)
+        for name, field in zip(names, (*keys, *values, group), strict=True)
+    ]
+    return Layout(pa.schema(fields), tuple(names[: len(keys)]), columns)
+
+
+def distinct(names: Iterable[str]) -> list[str]:
+    """Each once, also for Spark, which takes `User` and `user` for one: what comes later and is called like something
+    before it gets an underscore in front."""
+    made: list[str] = []
+    taken: set[str] = set()
+    for name in names:
+        while name.lower() in taken:
+            name = f"_{name}"
+        taken.add(name.lower())
+        made.append(name)
+    return made
