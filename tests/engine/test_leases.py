@@ -160,6 +160,26 @@ def test_what_is_no_lease_keeps_nothing(store: LocalStore, clock: Clock, lease: 
     assert store.list("chk-1") == []
 
 
+def test_a_lease_that_is_renewed_while_it_is_looked_at_counts(clock: Clock) -> None:
+    """I12: a store that is asked for its length first may find it of another length then."""
+
+    class Renewing(MemoryStore):
+        def read(self, name: str, offset: int = 0, length: int | None = None) -> bytes:
+            data = super().read(name, offset, length)
+            if paths.lease_of(name) and renewals:
+                renewals.pop()
+                return data[:-1]
+            return data
+
+    renewals = [1]
+    store = Renewing()
+    put(store, 1)
+    put(store, 2)
+    take(store, n(1), borrower(), LEASE_MS)
+    driver(store, clock).delete_checkpoint(n(1))
+    assert not renewals and len(store.list("chk-1")) == 3
+
+
 def test_the_next_driver_takes_care_of_what_somebody_read(store: LocalStore, clock: Clock) -> None:
     """I13: it finds it when it claims the job."""
     read_by(store, clock, checkpoint="1")

@@ -61,7 +61,8 @@ class CheckpointFiles:
         self.not_written = ""
         """What the store said the last time it did not write metadata."""
         self._still_read: deque[CheckpointId] = deque()
-        """Their metadata is gone and their other files are to go, too, when nobody reads them any more."""
+        """Their metadata is gone and their other files are to go, too, when nobody reads them any more. A claim, on
+        another thread, replaces all of it at once."""
 
     def history(self) -> HistoryFiles:
         """The past of the job, in the same directory."""
@@ -167,16 +168,16 @@ class CheckpointFiles:
         is no longer the owner deletes none: another one may be going on from it. While somebody reads it, its other
         files stay, and are looked at again with later ones."""
         self._owner.check(thoroughly=True)
-        earlier = min(LOOKED_AGAIN_MAX, len(self._still_read))
+        waiting = self._still_read
+        earlier = min(LOOKED_AGAIN_MAX, len(waiting))
         if not self._delete(checkpoint, [paths.metadata(checkpoint)]):
             log.info("checkpoint %s is being read: its files stay for now", checkpoint)
-            self._still_read.append(checkpoint)
+            waiting.append(checkpoint)
         for _ in range(earlier):
-            self._look_again()
+            self._look_again(waiting)
 
-    def _look_again(self) -> None:
+    def _look_again(self, waiting: deque[CheckpointId]) -> None:
         """At the one that has waited longest for that; where it stays it is the last in turn."""
-        waiting = self._still_read
         waiting.rotate(-1)
         if self._delete_rest(self._files_of(waiting[-1])):
             waiting.pop()

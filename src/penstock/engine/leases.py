@@ -21,7 +21,7 @@ from penstock.wire import paths, records
 LEASE_MS = 600_000.0
 """How long a lease counts that is not renewed, unless its reader wants it otherwise."""
 LEASE_MS_MAX = 3_600_000.0
-"""Longer than a reader may want it. What expires later than that, by any clock, is no lease."""
+"""The longest that a reader may want. What expires later than that, by any clock, is no lease."""
 CLOCKS_APART_MS = 600_000.0
 """So much the clocks of a reader and of the job may differ."""
 
@@ -32,11 +32,13 @@ def is_read(store: CheckpointStore, names: Iterable[str], now_ms: float) -> bool
 
 
 def _counts(store: CheckpointStore, name: str, now_ms: float) -> bool:
-    try:
-        expires_ms = records.decode_lease(store.read(name), name).expires_ms
-    except CheckpointCorrupt:
-        return False  # given back meanwhile, or never a lease of ours
-    return now_ms < expires_ms <= now_ms + LEASE_MS_MAX + CLOCKS_APART_MS
+    """A lease that cannot be read is looked at twice: the first time it may just have been renewed. Else it was given
+    back, or is none."""
+    for _ in range(2):
+        with suppress(CheckpointCorrupt):
+            expires_ms = records.decode_lease(store.read(name), name).expires_ms
+            return now_ms < expires_ms <= now_ms + LEASE_MS_MAX + CLOCKS_APART_MS
+    return False
 
 
 @dataclass(frozen=True)

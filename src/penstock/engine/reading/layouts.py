@@ -44,7 +44,7 @@ class Layout:
 def layout_of(stored: pa.Schema) -> Layout:
     """The layout of a state whose rows are stored with this schema."""
     fields = [field for field in stored if field.name != GROUP_COLUMN]
-    if [field.name for field in fields] == [ROW]:
+    if [field.name for field in fields] == [ROW] and pa.types.is_struct(fields[0].type):
         return _layout([], list(fields[0].type), _held)
     keys, values = _keys_and_values(fields)
     if values and values[0].name == PRESENT:

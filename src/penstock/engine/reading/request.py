@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from penstock.engine.reading.choosing import Choice, choose, kind_of
@@ -29,7 +29,7 @@ class Found(NamedTuple):
 class Request:
     """`checkpoint` None: the newest when it is looked for."""
 
-    root: str
+    root: str = field(repr=False)
     checkpoint: CheckpointId | None
     choice: Choice
     where: Mapping[str, str]

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from inspect import signature
+
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type, to_arrow_schema
 from pyspark.sql.types import StructType
 
 DECIMAL_DIGITS_MAX = 38
+_IN_UTC = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
+"""Older versions of PySpark 4 have times in UTC without being told."""
 _WIDER = {
     pa.uint8(): pa.int16(),
     pa.uint16(): pa.int32(),
@@ -25,7 +29,7 @@ def spark_schema(schema: pa.Schema) -> StructType:
 
 def to_spark(batch: pa.RecordBatch, schema: StructType) -> pa.RecordBatch:
     """The batch as Spark wants it for that schema. Times lose what is finer than a microsecond."""
-    wanted = to_arrow_schema(schema, timezone="UTC")
+    wanted = to_arrow_schema(schema, **_IN_UTC)
     columns = [
         column.cast(field.type, safe=not pa.types.is_temporal(column.type))
         for column, field in zip(batch.columns, wanted, strict=True)
