@@ -62,9 +62,11 @@ def test_the_last_line_is_one_json_object_with_every_benchmark(result: dict[str,
         "back pressure",
         "kind of",
         "reading the state",
+        "DataFrame, ",
+        "DataFrame, streaming",
     ):
         assert name in found
-    assert len(BENCHES) == 10
+    assert len(BENCHES) == 11
 
 
 @pytest.mark.spark

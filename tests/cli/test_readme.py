@@ -30,8 +30,9 @@ def first_program() -> str:
 
 @contextmanager
 def running(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """The program, from its own folder, with no Python chosen for Spark."""
+    """The program, from its own folder, in an environment that is activated as the README says."""
     environment = {name: text for name, text in os.environ.items() if name != "PYSPARK_PYTHON"}
+    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     with (folder / "said").open("ab") as said:
         process = subprocess.Popen(
             [sys.executable, "first.py"], cwd=folder, env=environment, stdout=said, stderr=said
