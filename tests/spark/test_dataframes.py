@@ -50,7 +50,7 @@ EVERYTHING = """
 def test_rows_of_every_type_come_as_spark_has_them(spark: Any, tmp_path: Path) -> None:
     """E1: nested ones too; equal to what Spark itself makes of the rows."""
     frame = spark.sql(EVERYTHING)
-    table, _ = collect(frame, tmp_path)
+    table, _ = collect(frame, tmp_path / "a folder[1]*")
     expected = frame.drop("dt").toArrow()
     rows = {row["id"]: row for row in table.drop_columns(["dt"]).to_pylist()}
     assert [rows[i] for i in range(100)] == sorted(expected.to_pylist(), key=lambda row: row["id"])
@@ -94,6 +94,7 @@ def test_files_of_a_plain_scan_are_read_where_they_are(spark: Any, tmp_path: Pat
     assert len(files_in_place(scan) or ()) == 3
     assert files_in_place(scan.where("i > 5")) is None
     assert files_in_place(scan.selectExpr("i + 1 as i")) is None
+    assert files_in_place(spark.read.parquet(str(source), str(source))) is None, "each row twice"
     table, _ = collect(scan.select("i"), tmp_path)
     assert sorted(table["i"].to_pylist()) == list(range(ROWS))
     assert not list((tmp_path / "chk").rglob("rows")), "nothing was copied"

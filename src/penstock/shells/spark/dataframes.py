@@ -225,8 +225,13 @@ def files_in_place(frame: Any) -> list[str] | None:
         return None
     if not relation.partitionSchema().isEmpty():
         return None
-    files = sorted(_local_or_url(file) for file in frame.inputFiles())
-    return files if files and all(files) else None
+    files = sorted(_local_or_url(file) for file in relation.location().inputFiles())
+    return files if files and all(files) and _each_once(files) else None
+
+
+def _each_once(files: list[str]) -> bool:
+    """A path may be given to Spark twice, which then reads its files twice."""
+    return len(set(files)) == len(files)
 
 
 def _only_columns(projected: Any) -> bool:

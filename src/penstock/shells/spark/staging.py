@@ -179,7 +179,7 @@ def in_place(source: DataFrameSource) -> StagedBatch | None:
     if "://" in files[0]:
         folder = folder.replace(":/", "://", 1)
     try:
-        listing = Listing(f"{folder}/", {})
+        listing = Listing(f"{folder}/", {}, literal=True)
         names = [file.removeprefix(f"{folder}/") for file in files]
         return StagedBatch(0, 0, f"{folder}/", _described(listing, names, source.schema))
     except (DataError, ConfigError, OSError, ImportError):
@@ -198,7 +198,7 @@ def write_rows(
         with suppress(OSError):
             place.remove(folder)
         raise _not_written(error, place) from error
-    listing = Listing(f"{place.staged.folder}/{folder}", place.staged.options)
+    listing = Listing(f"{place.staged.folder}/{folder}", place.staged.options, literal=True)
     names = [file.name for file in listing.files()]
     files = _described(listing, names, schema)
     _make_durable(place, folder, names)
