@@ -22,7 +22,7 @@ from penstock.protocol.restart import GiveUp, RestartAfter, Strategy, decide
 from penstock.redaction import redacted
 from penstock.shells.spark.dataframes import DataFrameSource, first_line
 from penstock.shells.spark.session import is_stopped
-from penstock.shells.spark.staging import Place, write_rows
+from penstock.shells.spark.staging import Place, set_as_they_are, write_rows
 from penstock.wire import paths
 from penstock.wire.staging import StagedBatch, decode_batch, encode_batch
 
@@ -218,6 +218,7 @@ class StreamQuery:
         """A task per core is enough: more would only make more and smaller files."""
         first = sum(len(b.files) for b in self._staged.values()) + self._first_of_those_left()
         tasks = frame.sparkSession.sparkContext.defaultParallelism
+        set_as_they_are(frame.sparkSession.conf)  # Spark has made a session for this query alone
         like = StagedBatch(number, first, "", ())
         return write_rows(frame.coalesce(tasks), self._place, self._name, like, self._source.schema)
 
