@@ -14,6 +14,7 @@ import pyarrow as pa
 from penstock.connectors.base import Source, SourceContext, SourceReader
 from penstock.errors import ConfigError, PlanError, SchemaError
 from penstock.protocol.snapshot import Plain
+from penstock.redaction import redacted
 from penstock.shells.spark.session import is_connect
 
 WATERMARK = "spark.watermarkDelayMs"
@@ -276,12 +277,12 @@ def _local_or_url(file: str) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """What went wrong, in one line. Java wraps its exceptions in each other; the innermost says it."""
+    """What went wrong, in one line, without passwords. Java wraps its exceptions in each other; the innermost says it."""
     java = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
     with suppress(Exception):  # the JVM may be gone, and the text with it
         while java is not None and java.getCause() is not None:
             java = java.getCause()
         if java is not None:
             told = f"{java.getClass().getSimpleName()}: {java.getMessage()}"
-            return told.strip().partition("\n")[0]
-    return str(error).strip().partition("\n")[0]
+            return redacted(told.strip().partition("\n")[0])
+    return redacted(str(error).strip().partition("\n")[0])
