@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,7 +12,7 @@ import pytest
 
 from penstock.connectors.answer import Answer
 from penstock.connectors.base import END, SourceContext, SourceReader, Wait
-from penstock.connectors.sources.staged import EMPTIED_AFTER_LOOKS, LOOK_MS
+from penstock.connectors.sources.staged import EMPTIED_AFTER_LOOKS, LOOK_MS, look
 from penstock.errors import DataError
 from penstock.protocol.snapshot import Plain
 from penstock.testing.conformance import source_conformance
@@ -41,6 +42,19 @@ def test_every_row_comes_once_from_any_position_and_any_parallelism(tmp_path: Pa
     """E1, C2: the suite for all sources."""
     stage = staged(tmp_path, [(40, 1, 17, 30, 5, 29, 11, 3, 8, 20)], bounded=True)
     assert source_conformance(lambda: stage.source).num_rows == stage.rows
+
+
+def test_marks_of_a_pattern_in_the_path_are_letters(tmp_path: Path) -> None:
+    """Files of a batch are found in a folder of any name, and where they lie elsewhere."""
+    folder = tmp_path / "run[1]*?"
+    stage = staged(folder, [(5, 5)], bounded=True)
+    batch = look(stage.store, SET, 0)
+    assert batch is not None
+    listing = stage.source.staged.listing(SET, batch)
+    assert [file.name for file in listing.files()] == [file.name for file in batch.files]
+    elsewhere = replace(batch, folder=f"{folder / SET / batch.folder}/")
+    assert stage.source.staged.listing(SET, elsewhere).files() == listing.files()
+    assert read([reader(stage)]) == list(range(10))
 
 
 def test_batches_are_read_as_they_come_and_in_their_order(tmp_path: Path) -> None:

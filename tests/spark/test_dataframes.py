@@ -11,6 +11,7 @@ import pytest
 
 import penstock as pen
 from penstock.shells.spark.dataframes import DataFrameSource, Watermark, files_in_place
+from penstock.shells.spark.staging import in_place
 from tests.spark import frames, jobs
 from tests.spark.ends import PATIENCE_S, until
 from tests.spark.taps import Slow, Tap
@@ -50,12 +51,40 @@ EVERYTHING = """
 def test_rows_of_every_type_come_as_spark_has_them(spark: Any, tmp_path: Path) -> None:
     """E1: nested ones too; equal to what Spark itself makes of the rows."""
     frame = spark.sql(EVERYTHING)
-    table, _ = collect(frame, tmp_path)
+    table, _ = collect(frame, tmp_path / "a folder[1]*")
     expected = frame.drop("dt").toArrow()
     rows = {row["id"]: row for row in table.drop_columns(["dt"]).to_pylist()}
     assert [rows[i] for i in range(100)] == sorted(expected.to_pylist(), key=lambda row: row["id"])
     assert table["dt"].to_pylist()[0].days == 2
     assert not frames.staged(tmp_path), "removed with the end of the job"
+
+
+def test_settings_of_the_program_for_its_own_files_change_no_row(
+    spark: Any, tmp_path: Path
+) -> None:
+    """E1: milliseconds, old calendars and old forms of lists are for files that others read."""
+    own = spark.newSession()
+    own.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MILLIS")
+    own.conf.set("spark.sql.parquet.datetimeRebaseModeInWrite", "LEGACY")
+    own.conf.set("spark.sql.parquet.int96RebaseModeInWrite", "LEGACY")
+    own.conf.set("spark.sql.parquet.writeLegacyFormat", "true")
+    frame = own.sql(
+        "select date'1000-01-05' as day, timestamp'2024-01-01 00:00:00.123456' as at,"
+        " timestamp'1000-01-05 00:00:00' as old, array(timestamp'1000-01-05 00:00:00') as many"
+    )
+    expected = frame.toArrow().to_pylist()
+    assert collect(frame, tmp_path / "staged")[0].to_pylist() == expected
+    assert own.conf.get("spark.sql.parquet.writeLegacyFormat") == "true"
+    own.conf.set("spark.sql.parquet.outputTimestampType", "INT96")
+    frame.write.parquet(str(tmp_path / "in"))
+    scan = spark.read.parquet(str(tmp_path / "in"))
+    assert in_place(DataFrameSource(scan)) is None, "only Spark can read those"
+    assert collect(scan, tmp_path / "scan")[0].to_pylist() == expected
+    option = {"ignoreCorruptFiles": "true"}
+    assert files_in_place(spark.read.parquet(str(tmp_path / "in"))) is not None
+    assert files_in_place(spark.read.options(**option).parquet(str(tmp_path / "in"))) is None
+    own.conf.set("spark.sql.files.ignoreCorruptFiles", "true")
+    assert files_in_place(own.read.parquet(str(tmp_path / "in"))) is None
 
 
 def test_a_query_of_spark_goes_through_a_killed_worker_and_is_staged_once(
@@ -94,6 +123,7 @@ def test_files_of_a_plain_scan_are_read_where_they_are(spark: Any, tmp_path: Pat
     assert len(files_in_place(scan) or ()) == 3
     assert files_in_place(scan.where("i > 5")) is None
     assert files_in_place(scan.selectExpr("i + 1 as i")) is None
+    assert files_in_place(spark.read.parquet(str(source), str(source))) is None, "each row twice"
     table, _ = collect(scan.select("i"), tmp_path)
     assert sorted(table["i"].to_pylist()) == list(range(ROWS))
     assert not list((tmp_path / "chk").rglob("rows")), "nothing was copied"

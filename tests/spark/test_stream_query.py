@@ -131,11 +131,24 @@ def test_batches_that_are_missing_are_told(query: Written) -> None:
         query.bring(number)
     with pytest.raises(_NotStagedError, match="Spark brings batch 3.*batch 1 is the newest"):
         query.bring(3)
+    assert not query._busy, "the end of the job need not wait for it"
     with pytest.raises(DataError, match=r'batch 5 is to be read next.*restore="fresh"'):
         opened(query, 5)
     query._place.store.delete(paths.staged_set(SET))
     with pytest.raises(DataError, match="removed staged rows"):
         opened(query, 1)
+
+
+def test_a_query_is_not_started_without_what_spark_has_noted(query: Written) -> None:
+    """E1: Spark would count from 0 again, with new rows under the numbers of batches that are staged."""
+    query._require_notes()  # nothing is staged yet
+    query.bring(0)
+    with pytest.raises(DataError, match=r'noted here about batch 0.*restore="fresh"'):
+        query._start()
+    notes = query.folder / paths.staged_query(SET) / "offsets"
+    notes.mkdir(parents=True)
+    (notes / "0").touch()
+    query._require_notes()
 
 
 def test_the_newest_batch_stays_as_a_sign_that_none_is_missing(query: Written) -> None:
@@ -239,12 +252,30 @@ def test_older_sets_and_what_killed_drivers_left_go(query: Written, tmp_path: Pa
     half.mkdir(parents=True)
     (half / "part-0.parquet").touch()
     feed = StagedFeed(query.stage.source, query._place, query)
+    (tmp_path / SET / "rows/3-deadbeef").mkdir()
+    (tmp_path / SET / "rows/3-deadbeef/part-0.parquet").touch()
     feed.begin(positions(0))
-    until(lambda: query.rows() == ["0"])
-    feed.retained([positions(0), positions(0, newer)])
+    until(lambda: bool(feed._remains))
+    assert query.rows() == ["0", "1", "3"], "a driver that lives on may yet make their list"
+    for number in (1, 2, 3):
+        query.bring(number)
+    feed.retained([positions(2)])
+    until(lambda: query.rows() == ["2", "3", "3"])
+    feed.retained([positions(2), positions(0, newer)])
     feed.retained([positions(0, newer), positions(1, newer)])
     until(lambda: not half.exists() and not (tmp_path / SET).exists())
     feed.close()
+
+
+def test_the_rows_of_all_sets_go_when_the_job_has_finished(query: Written, tmp_path: Path) -> None:
+    """Also those that a killed driver did not complete: they may be as many as all that was read."""
+    query.bring(0)
+    for name in ("000001-ffffffff", "000002-00000000"):
+        (tmp_path / name / "rows/0-00000000").mkdir(parents=True)
+        (tmp_path / name / "rows/0-00000000/part-0.parquet").touch()
+    StagedFeed(query.stage.source, query._place, query).finished()
+    assert not list(tmp_path.rglob("*.parquet"))
+    assert look(query._place.store, SET, 0) is not None, "the list stays"
 
 
 def test_a_fault_of_the_feed_is_told_and_ends_the_job(query: Written) -> None:

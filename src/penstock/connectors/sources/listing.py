@@ -33,16 +33,18 @@ class Listed:
 
 class Listing:
     """The files of one source. Names that start with `_` or `.`, in any folder of the path, do not count, nor do
-    empty files. `path` is fit to be shown."""
+    empty files. `path` is fit to be shown. A `literal` one is no pattern, whatever marks are in it."""
 
-    def __init__(self, path: str, storage_options: Mapping[str, Any]) -> None:
+    def __init__(
+        self, path: str, storage_options: Mapping[str, Any], *, literal: bool = False
+    ) -> None:
         self._fs, root = open_filesystem(path, storage_options)
         self.path = redacted(path)
         root, mark, parameters = root.partition("?") if has_parameters(path) else (root, "", "")
         self._parameters = mark + parameters
         """What stands behind a URL (`?token=...`): no part of a name, so that it is in no checkpoint."""
         self._root = root.rstrip("/") or "/"
-        self._pattern = any(mark in self._root for mark in _MAGIC)
+        self._pattern = not literal and any(mark in self._root for mark in _MAGIC)
         self._local = isinstance(self._fs, LocalFileSystem)
 
     def files(self) -> list[Listed]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from typing import Any
 
@@ -27,6 +27,7 @@ _WIDER = {
     pa.uint32(): (pa.int64(),),
     pa.float32(): (pa.float64(),),
 }
+_OLD_CALENDAR = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
 _UNITS = ("s", "ms", "us", "ns")
 
 
@@ -46,10 +47,22 @@ class ParquetFormat:
 
 
 def rows_in(listing: Listing, name: str, schema: pa.Schema) -> int:
-    """How many rows a file has. Raises `DataError` when they are not of this schema."""
+    """How many rows a file has. Raises `DataError` when they are not of this schema, or may have days of an old calendar:
+    only Spark knows how to read those."""
     with _opened(listing, name) as file:
+        if _is_of_old_spark(file.metadata.metadata or {}):
+            raise DataError(f"{listing.shown(name)}: dates in it may be of the Julian calendar")
         require_compatible(_file_schema(file), schema, listing.shown(name))
         return int(file.metadata.num_rows)
+
+
+def _is_of_old_spark(noted: Mapping[bytes, bytes]) -> bool:
+    """Sparks before 3.1, and newer ones that are told to, count days before 1582 and instants before 1900 as Java once
+    did. What Spark notes in a file says so."""
+    if any(key in noted for key in _OLD_CALENDAR):
+        return True
+    version = noted.get(b"org.apache.spark.version", b"").decode(errors="replace").split(".")[:2]
+    return bool(version[0]) and [int(part) for part in version if part.isdigit()] < [3, 1]
 
 
 @contextmanager

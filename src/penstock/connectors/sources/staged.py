@@ -49,10 +49,11 @@ class Staged:
     """For the documents in it."""
 
     def listing(self, name: str, batch: StagedBatch) -> Listing:
-        """The files of a batch."""
-        elsewhere = batch.folder.startswith("/") or "://" in batch.folder
+        """The files of a batch. Those that are elsewhere were found without the options, which are for this folder."""
+        if batch.folder.startswith("/") or "://" in batch.folder:
+            return Listing(batch.folder, {}, literal=True)
         within = f"{self.folder}/{paths.staged_set_folder(name)}/{batch.folder}"
-        return Listing(batch.folder if elsewhere else within, self.options)
+        return Listing(within, self.options, literal=True)
 
 
 def look(store: CheckpointStore, name: str, number: int) -> StagedBatch | None:

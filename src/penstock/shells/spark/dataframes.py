@@ -14,6 +14,7 @@ import pyarrow as pa
 from penstock.connectors.base import Source, SourceContext, SourceReader
 from penstock.errors import ConfigError, PlanError, SchemaError
 from penstock.protocol.snapshot import Plain
+from penstock.redaction import redacted
 from penstock.shells.spark.session import is_connect
 
 WATERMARK = "spark.watermarkDelayMs"
@@ -36,6 +37,17 @@ _CARRIED = {
     "timestamp": pa.timestamp("us", "UTC"),
     "timestamp_ntz": pa.timestamp("us"),
 }
+_OWN_WAY = ("ignorecorruptfiles", "ignoremissingfiles", "datetimerebasemode", "int96rebasemode")
+"""Options of a reader with which it gives other rows, or other values, than lie in the files."""
+_USUAL_WAY = {
+    "spark.sql.files.ignoreCorruptFiles": "FALSE",
+    "spark.sql.files.ignoreMissingFiles": "FALSE",
+    "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
+    "spark.sql.parquet.int96RebaseModeInRead": "CORRECTED",
+    "spark.sql.parquet.int96TimestampConversion": "FALSE",
+    "spark.sql.parquet.fieldId.read.enabled": "FALSE",
+}
+"""The same for a whole session."""
 _INSTEAD = {
     "void": "give it a type: CAST(NULL AS STRING)",
     "variant": "make it a text: to_json(...), or take columns out of it with variant_get(...)",
@@ -223,10 +235,24 @@ def files_in_place(frame: Any) -> list[str] | None:
     relation = plan.relation()
     if _class(relation.fileFormat()) != "ParquetFileFormat":
         return None
-    if not relation.partitionSchema().isEmpty():
+    if not relation.partitionSchema().isEmpty() or _is_read_otherwise(frame, relation):
         return None
-    files = sorted(_local_or_url(file) for file in frame.inputFiles())
-    return files if files and all(files) else None
+    files = sorted(_local_or_url(file) for file in relation.location().inputFiles())
+    return files if files and all(files) and _each_once(files) else None
+
+
+def _is_read_otherwise(frame: Any, relation: Any) -> bool:
+    """Whether Spark was told to read files in a way of its own."""
+    options = str(relation.options().keys().mkString("\n")).lower().split("\n")
+    conf = frame.sparkSession.conf
+    return any(key in options for key in _OWN_WAY) or any(
+        conf.get(key, usual).upper() != usual for key, usual in _USUAL_WAY.items()
+    )
+
+
+def _each_once(files: list[str]) -> bool:
+    """A path may be given to Spark twice, which then reads its files twice."""
+    return len(set(files)) == len(files)
 
 
 def _only_columns(projected: Any) -> bool:
@@ -251,12 +277,12 @@ def _local_or_url(file: str) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """What went wrong, in one line. Java wraps its exceptions in each other; the innermost says it."""
+    """What went wrong, in one line, without passwords. Java wraps its exceptions in each other; the innermost says it."""
     java = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
     with suppress(Exception):  # the JVM may be gone, and the text with it
         while java is not None and java.getCause() is not None:
             java = java.getCause()
         if java is not None:
             told = f"{java.getClass().getSimpleName()}: {java.getMessage()}"
-            return told.strip().partition("\n")[0]
-    return str(error).strip().partition("\n")[0]
+            return redacted(told.strip().partition("\n")[0])
+    return redacted(str(error).strip().partition("\n")[0])

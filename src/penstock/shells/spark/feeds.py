@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import logging
 import shutil
+import sys
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -48,6 +49,8 @@ class StagedFeed:
         self._changed = threading.Event()
         self._needed: tuple[str, int] | None = None
         """The set and the batch that the oldest checkpoint goes on with: what lies before it can go."""
+        self._remains: list[str] = []
+        """Folders of rows without a list that another driver may still be writing."""
         self._thread: threading.Thread | None = None
         self.wake: Callable[[], None] = lambda: None
         """Interrupts the manager's wait."""
@@ -80,9 +83,9 @@ class StagedFeed:
 
     def _run(self, first: tuple[str, int]) -> None:
         try:
-            self._remove_remains(first[0])
             if self._query is not None:
                 self._query.open(*first)
+            self._find_remains(first[0])
             while not self._over.is_set():
                 self._step()
                 self._changed.wait(LOOK_EVERY_S)
@@ -100,15 +103,21 @@ class StagedFeed:
         if trouble is not None:
             self._tell(trouble)
 
-    def _remove_remains(self, name: str) -> None:
-        """Rows that a driver was writing when it was killed: no list has them."""
-        store = self._place.store
-        names = store.list(paths.staged_set_folder(name))
-        listed = [file for file in names if paths.staged_batch_of(file) is not None]
-        kept = {decode_batch(store.read(file), file).folder for file in listed}
-        there = {"/".join(file.split("/")[1:3]) for file in names if file.split("/")[1] == "rows"}
-        for folder in sorted(there - kept):
+    def _find_remains(self, name: str) -> None:
+        """Rows that a driver was writing when it was killed: no list has them. It may live on, unheard, and yet make the
+        list; so they go when every checkpoint has their batch behind it, whoever made its list."""
+        with self._cleaning():
+            store = self._place.store
+            names = store.list(paths.staged_set_folder(name))
+            listed = [file for file in names if paths.staged_batch_of(file) is not None]
+            kept = {decode_batch(store.read(file), file).folder for file in listed}
+            there = {"/".join(file.split("/")[1:3]) for file in names if "/rows/" in file}
+            self._remains = sorted(there - kept)
+
+    def _remove_remains(self, name: str, before: int) -> None:
+        for folder in [each for each in self._remains if _batch_of(each) < before]:
             self._place.remove(f"{name}/{folder}")
+            self._remains.remove(folder)
 
     def _tell(self, trouble: Trouble) -> None:
         self._troubles.append(trouble)
@@ -119,13 +128,19 @@ class StagedFeed:
         if self._needed is None:
             return
         name, batch = self._needed
-        try:
+        with self._cleaning():
             for old in (each for each in folders(self._place) if each < name):
                 self._place.store.delete(paths.staged_set(old))
                 self._place.remove(old)
             for gone in self._query.forget(batch) if self._query is not None else ():
                 self._place.store.delete(paths.staged_batch(name, gone.batch))
                 self._place.remove(f"{name}/{gone.folder}")
+            self._remove_remains(name, batch)
+
+    @contextmanager
+    def _cleaning(self) -> Iterator[None]:
+        try:
+            yield
         except (OSError, PenstockError) as error:
             log.info("job %s: clean-up of staged rows: %s", self._place.job, error)
 
@@ -138,12 +153,14 @@ class StagedFeed:
             self._thread.join(ENDING_S)
 
     def finished(self) -> None:
-        """All rows are read and committed: only the lists of them stay, for a job that is started again."""
-        with suppress(OSError, PenstockError):
-            self._place.remove(f"{self._source.name}/rows")
+        """All rows are read and committed: only the lists of them stay, for a job that is started again. Rows of other
+        sets go too: those that a killed driver did not complete, or that it began with."""
+        with self._cleaning():
+            for name in folders(self._place):
+                self._place.remove(f"{name}/rows")
 
     def remove(self) -> None:
-        with suppress(OSError, PenstockError):
+        with self._cleaning():
             self._place.remove()
 
 
@@ -151,6 +168,12 @@ def _first(positions: Positions) -> tuple[str, int] | None:
     """The batch that the hindmost lane goes on with."""
     found = [(str(p[0]), int(p[1])) for p in positions.values() if isinstance(p, list)]  # type: ignore[arg-type]
     return min(found, default=None)
+
+
+def _batch_of(rows: str) -> int:
+    """Of a folder `rows/<n>-<token>`; what is not one of ours stays for ever."""
+    number = rows.removeprefix("rows/").partition("-")[0]
+    return int(number) if number.isdecimal() else sys.maxsize
 
 
 # ---- all feeds of a job

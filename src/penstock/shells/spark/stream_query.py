@@ -22,7 +22,7 @@ from penstock.protocol.restart import GiveUp, RestartAfter, Strategy, decide
 from penstock.redaction import redacted
 from penstock.shells.spark.dataframes import DataFrameSource, first_line
 from penstock.shells.spark.session import is_stopped
-from penstock.shells.spark.staging import Place, write_rows
+from penstock.shells.spark.staging import Place, set_as_they_are, write_rows
 from penstock.wire import paths
 from penstock.wire.staging import StagedBatch, decode_batch, encode_batch
 
@@ -151,6 +151,7 @@ class StreamQuery:
                 log.debug("job %s: stopping %s: %s", self._place.job, self.label, error)
 
     def _start(self) -> Trouble | None:
+        self._require_notes()
         source, folder = self._source, self._place.folder(paths.staged_query(self._name))
         writer = source.frame.writeStream.outputMode("append").queryName(self.label)
         writer = writer.option("checkpointLocation", folder).foreachBatch(self._on_batch)
@@ -161,6 +162,19 @@ class StreamQuery:
         except Exception as error:
             return self._failed(first_line(error))
         return None
+
+    def _require_notes(self) -> None:
+        """Spark notes what a batch is before it brings it. Without its notes it would count from 0 again, and bring other
+        rows under the numbers of batches that are staged."""
+        folder = paths.staged_query(self._name)
+        newest = max(self._staged, default=None)
+        if newest is None or f"{folder}/offsets/{newest}" in self._place.store.list(folder):
+            return
+        where = redacted(f"{self._place.staged.folder}/{folder}")
+        raise DataError(
+            f"{where}: what Spark had noted here about batch {newest} of {self._place.operator!r} is gone: somebody has"
+            ' removed it. Put it back, or start the job with restore="fresh", which begins from scratch'
+        )
 
     def _failed(self, why: str) -> Trouble | None:
         if self._ending:
@@ -193,12 +207,12 @@ class StreamQuery:
             if known or self._is_there(number):
                 return
             last = max(self._staged, default=number - 1)
+            if number != last + 1:
+                raise self._emptied(f"Spark brings batch {number}")
             self._changed.wait_for(self._has_room)
             self._busy = not self._ending
         if not self._busy:
             self._give_back()
-        if number != last + 1:
-            raise self._emptied(f"Spark brings batch {number}")
         try:
             self._add(self._write(frame, number))
         finally:
@@ -218,6 +232,7 @@ class StreamQuery:
         """A task per core is enough: more would only make more and smaller files."""
         first = sum(len(b.files) for b in self._staged.values()) + self._first_of_those_left()
         tasks = frame.sparkSession.sparkContext.defaultParallelism
+        set_as_they_are(frame.sparkSession.conf)  # Spark has made a session for this query alone
         like = StagedBatch(number, first, "", ())
         return write_rows(frame.coalesce(tasks), self._place, self._name, like, self._source.schema)
 
