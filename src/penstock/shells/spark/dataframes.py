@@ -277,7 +277,7 @@ def _local_or_url(file: str) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """What went wrong, in one line, without passwords. Java wraps its exceptions in each other; the innermost says it."""
+    """What went wrong, in one line, without passwords. Java wraps exceptions in each other; the innermost says it."""
     java = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
     with suppress(Exception):  # the JVM may be gone, and the text with it
         while java is not None and java.getCause() is not None:
