@@ -198,7 +198,7 @@ def every_batch_may_go() -> AbstractContextManager[None]:
 @tested(QUERY + "test_older_sets_and_what_killed_drivers_left_go")
 def what_a_killed_driver_wrote_stays() -> AbstractContextManager[None]:
     """Rows without a document are never removed (I13)."""
-    return swapped(StagedFeed, "_remove_remains", lambda self, name: None)
+    return swapped(StagedFeed, "_remove_remains", lambda self, name, before: None)
 
 
 @tested(FEEDING + "test_a_restored_job_needs_what_its_older_checkpoints_need")
