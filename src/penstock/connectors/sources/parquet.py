@@ -47,8 +47,8 @@ class ParquetFormat:
 
 
 def rows_in(listing: Listing, name: str, schema: pa.Schema) -> int:
-    """How many rows a file has. Raises `DataError` when they are not of this schema, or may have days of an old calendar:
-    only Spark knows how to read those."""
+    """How many rows a file has. Raises `DataError` when they are not of this schema, or may have days of an old
+    calendar: only Spark knows how to read those."""
     with _opened(listing, name) as file:
         if _is_of_old_spark(file.metadata.metadata or {}):
             raise DataError(f"{listing.shown(name)}: dates in it may be of the Julian calendar")

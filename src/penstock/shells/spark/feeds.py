@@ -104,8 +104,8 @@ class StagedFeed:
             self._tell(trouble)
 
     def _find_remains(self, name: str) -> None:
-        """Rows that a driver was writing when it was killed: no list has them. It may live on, unheard, and yet make the
-        list; so they go when every checkpoint has their batch behind it, whoever made its list."""
+        """Rows that a driver was writing when it was killed: no list has them. It may live on, unheard, and yet make
+        the list; so they go when every checkpoint has their batch behind it, whoever made its list."""
         with self._cleaning():
             store = self._place.store
             names = store.list(paths.staged_set_folder(name))

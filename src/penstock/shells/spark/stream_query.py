@@ -164,8 +164,8 @@ class StreamQuery:
         return None
 
     def _require_notes(self) -> None:
-        """Spark notes what a batch is before it brings it. Without its notes it would count from 0 again, and bring other
-        rows under the numbers of batches that are staged."""
+        """Spark notes what a batch is before it brings it. Without its notes it would count from 0 again, and bring
+        other rows under the numbers of batches that are staged."""
         folder = paths.staged_query(self._name)
         newest = max(self._staged, default=None)
         if newest is None or f"{folder}/offsets/{newest}" in self._place.store.list(folder):
