@@ -194,6 +194,25 @@ def test_what_was_staged_before_the_first_checkpoint_is_used_only_for_the_same_r
     assert names == sorted(set(names)), "each was staged"
 
 
+def test_a_replaced_driver_leaves_the_staged_rows_to_its_successor(
+    spark: Any, tmp_path: Path
+) -> None:
+    """I18: also where a job that fails is to leave nothing; that is for whoever owns it."""
+    config = pen.CheckpointConfig(str(tmp_path / "chk"), every="100ms", retain="never_retain")
+    slow = Slow(tmp_path / "never")
+    frame = pen.from_dataframe(numbers(spark), "frame").map_batches(slow)
+    pipeline = frame.to(pen.BlackholeSink())
+    with jobs.running(pipeline.start(name="frames", checkpoint=config, parallelism=1)) as old:
+        jobs.more_checkpoints(old)
+        with jobs.running(pipeline.start(name="frames", checkpoint=config, parallelism=1)) as new:
+            with pytest.raises(pen.JobFailed, match="taken over by another driver"):
+                old.await_termination(PATIENCE_S)
+            assert frames.staged(tmp_path)
+            jobs.more_checkpoints(new)
+            new.cancel()
+        until(lambda: not frames.staged(tmp_path))
+
+
 def test_a_look_needs_no_job(spark: Any) -> None:
     rows = pen.from_dataframe(numbers(spark, 10)).filter(pen.col("i") > 6).take(5)
     assert sorted(row.i for row in rows) == [7, 8, 9]
