@@ -11,7 +11,7 @@ import pytest
 
 import penstock as pen
 from penstock.shells.spark.dataframes import DataFrameSource, Watermark, files_in_place
-from penstock.shells.spark.staging import in_place
+from penstock.shells.spark.staging import in_place, place_for, settle
 from tests.spark import frames, jobs
 from tests.spark.ends import PATIENCE_S, until
 from tests.spark.taps import Slow, Tap
@@ -158,6 +158,59 @@ def test_a_driver_that_comes_back_goes_on_with_what_was_staged(spark: Any, tmp_p
         until(lambda: frames.sets(tmp_path) > first)
         until(lambda: not set(frames.staged(tmp_path)) & set(staged))  # no checkpoint needs them
         assert not jobs.ended(job)
+
+
+def test_what_was_staged_before_the_first_checkpoint_is_used_only_for_the_same_rows(
+    spark: Any, tmp_path: Path
+) -> None:
+    """R5: a plan does not show everything: not the rows of the program, not what its functions do, not every column of
+    many, not what is in files that were written anew."""
+    source = tmp_path / "in"
+
+    def written() -> Any:
+        numbers(spark, 10).coalesce(1).write.mode("overwrite").parquet(str(source))
+        (part,) = source.glob("part-*.parquet")
+        return spark.read.parquet(str(part.rename(source / "fixed.parquet")))
+
+    def stage(frame: Any) -> str:
+        place = place_for("frames", "frame", str(tmp_path / "chk"), {})
+        return settle(DataFrameSource(frame), place, fresh=False, begun=False).name
+
+    def adding(n: int) -> Any:
+        from pyspark.sql.functions import udf
+
+        return numbers(spark, 10).select(udf(lambda i: i + n, "bigint")("i").alias("i"))
+
+    def many(last: int) -> Any:
+        return spark.range(3).selectExpr(*(f"id + {n} as c{n}" for n in [*range(40), last]))
+
+    scan = written().where("i > 3")
+    staged = stage(scan)
+    assert stage(spark.read.parquet(str(source / "fixed.parquet")).where("i > 3")) == staged
+    assert stage(scan.where("i > 4")) > staged
+    others = [written().where("i > 3"), adding(1), adding(2), many(50), many(60)]
+    others += [spark.createDataFrame([(n,)], "i bigint") for n in (1, 2)]
+    names = [stage(frame) for frame in others]
+    assert names == sorted(set(names)), "each was staged"
+
+
+def test_a_replaced_driver_leaves_the_staged_rows_to_its_successor(
+    spark: Any, tmp_path: Path
+) -> None:
+    """I18: also where a job that fails is to leave nothing; that is for whoever owns it."""
+    config = pen.CheckpointConfig(str(tmp_path / "chk"), every="100ms", retain="never_retain")
+    slow = Slow(tmp_path / "never")
+    frame = pen.from_dataframe(numbers(spark), "frame").map_batches(slow)
+    pipeline = frame.to(pen.BlackholeSink())
+    with jobs.running(pipeline.start(name="frames", checkpoint=config, parallelism=1)) as old:
+        jobs.more_checkpoints(old)
+        with jobs.running(pipeline.start(name="frames", checkpoint=config, parallelism=1)) as new:
+            with pytest.raises(pen.JobFailed, match="taken over by another driver"):
+                old.await_termination(PATIENCE_S)
+            assert frames.staged(tmp_path)
+            jobs.more_checkpoints(new)
+            new.cancel()
+        until(lambda: not frames.staged(tmp_path))
 
 
 def test_a_look_needs_no_job(spark: Any) -> None:

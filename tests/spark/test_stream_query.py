@@ -115,6 +115,16 @@ def test_whoever_creates_the_document_of_a_batch_has_staged_it(query: Written) -
     assert late.tries == [0, 1]
 
 
+def test_batches_that_another_driver_staged_meanwhile_are_not_missing(query: Written) -> None:
+    """I18: a driver that is replaced lives on for a while, and Spark goes on behind what it has staged."""
+    query.bring(0)
+    late = opened(query, 0)
+    for number in (1, 2):
+        query.bring(number)
+    late.bring(3)
+    assert late.tries == [3] and sorted(late._staged) == [0, 1, 2, 3]
+
+
 def test_a_batch_that_fails_has_no_document_and_comes_again(query: Written) -> None:
     query.fails = True
     with pytest.raises(_NotStagedError, match="batch 0 is not staged: no space left"):

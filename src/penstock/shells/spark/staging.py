@@ -144,7 +144,7 @@ def _is_to_be_used(
     differences = schema_differences(source.schema, pa.ipc.read_schema(pa.py_buffer(record.schema)))
     if record.bounded != source.bounded:
         differences.append("it was a stream" if source.bounded else "it was no stream")
-    same = not differences and (not source.bounded or record.query == digest)
+    same = not differences and (not source.bounded or record.query == digest != "")
     if differences and begun:
         raise PlanError(
             f"{place.operator}: this job was begun with another DataFrame: {'; '.join(differences)}. Give it the one it"

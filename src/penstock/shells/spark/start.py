@@ -131,7 +131,7 @@ def start_job(graph: LogicalGraph, spark: Any, settings: JobSettings) -> Job:
         _sinks(graph),
         feeds.by_operator,
     )
-    held.callback(_remove_staged_rows, feeds, manager, settings)
+    held.callback(_remove_staged_rows, feeds, manager, settings, store)
     durable = store is not None
     loop = DriverLoop(
         job_id, settings.name, manager, workers, background, clock, held.close, durable
@@ -161,10 +161,13 @@ def _feeds(
     return make_feeds(graph, settings.name, "", {}, settings.restart)
 
 
-def _remove_staged_rows(feeds: Feeds, manager: JobManager, settings: JobSettings) -> None:
+def _remove_staged_rows(
+    feeds: Feeds, manager: JobManager, settings: JobSettings, store: FilesystemStore | None
+) -> None:
+    """With the checkpoints. Where they stay, because another driver has taken the job over, these do, too."""
     outcome, config = manager.outcome, settings.checkpoint
-    if config is not None and outcome is not None:
-        kept = retains(config.retain, outcome)
+    if config is not None and store is not None and feeds.by_operator and outcome is not None:
+        kept = retains(config.retain, outcome) or bool(store.list(paths.OWNER_FOLDER))
         feeds.close(finished=outcome is Outcome.FINISHED, retained=kept)
 
 

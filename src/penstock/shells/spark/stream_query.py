@@ -167,8 +167,9 @@ class StreamQuery:
         """Spark notes what a batch is before it brings it. Without its notes it would count from 0 again, and bring
         other rows under the numbers of batches that are staged."""
         folder = paths.staged_query(self._name)
-        newest = max(self._staged, default=None)
-        if newest is None or f"{folder}/offsets/{newest}" in self._place.store.list(folder):
+        newest = max(self._staged, default=-1)
+        noted = (name.removeprefix(f"{folder}/offsets/") for name in self._place.store.list(folder))
+        if newest < 0 or any(note.isdecimal() and int(note) >= newest for note in noted):
             return
         where = redacted(f"{self._place.staged.folder}/{folder}")
         raise DataError(
@@ -207,6 +208,8 @@ class StreamQuery:
             if known or self._is_there(number):
                 return
             last = max(self._staged, default=number - 1)
+            while last + 1 < number and self._is_there(last + 1):
+                last += 1
             if number != last + 1:
                 raise self._emptied(f"Spark brings batch {number}")
             self._changed.wait_for(self._has_room)
