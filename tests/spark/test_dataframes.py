@@ -262,6 +262,7 @@ def test_what_is_no_dataframe_or_cannot_be_a_stream_is_told_at_once(spark: Any) 
         pen.from_dataframe(socket.load())
     with pytest.raises(pen.ConfigError, match="only while a job runs"):
         pen.from_dataframe(ticks).take(1)
+    until(lambda: not jobs.threads())
 
 
 def test_another_dataframe_than_the_job_was_begun_with_is_refused(

@@ -12,8 +12,8 @@ from penstock.shells.spark.feeds import for_a_look
 
 
 def run_inline(graph: LogicalGraph, limit: int) -> pa.Table:
-    background = ThreadBackground(threads=1)
     feeds = for_a_look(graph)
+    background = ThreadBackground(threads=1)
     try:
         return inline.run_inline(feeds.graph, limit, RealClock(), background)
     finally:
