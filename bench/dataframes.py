@@ -22,6 +22,7 @@ import pyarrow as pa
 import penstock as pen
 from bench.figures import Figure, middle
 from bench.sizes import Sizes
+from bench.waiting import wait_for
 from bench.workload import INT_SCHEMA, int_rows
 from penstock.shells.spark.dataframes import DataFrameSource
 from penstock.shells.spark.session import local_session, release_session
@@ -116,15 +117,14 @@ def _latency(spark: Any, sizes: Sizes) -> list[Figure]:
         rows = pen.from_dataframe(frame).map_batches(_late_ms, "late_ms DOUBLE")
         config = pen.CheckpointConfig(folder / "chk", every="500 ms")
         job = rows.to(sink).start(name="bench-late", parallelism=PARALLELISM, checkpoint=config)
-        _drop_files(source, sizes.latency_warm_s + sizes.latency_s, job)
+        dropped = _drop_files(source, sizes.latency_warm_s + sizes.latency_s, job)
+        wait_for("every row", lambda: sink.to_table().num_rows == dropped, job, within_s=180)
         if not job.stop(timeout="2 minutes"):
             raise RuntimeError("the job did not stop within 2 minutes")
         warm = int(sizes.latency_warm_s / DROP_EVERY_S)
         late = np.sort(sink.to_table()["late_ms"].to_numpy()[warm:])
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    if not len(late):
-        raise RuntimeError("no row arrived after the warm-up")
     p50, p99 = (float(np.percentile(late, each)) for each in (50, 99))
     return [
         Figure("DataFrame, streaming", "file to operator, p50", p50, "ms", "p99", p99),
@@ -136,10 +136,13 @@ def _late_ms(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array(late)], names=["late_ms"])
 
 
-def _drop_files(folder: Path, seconds: float, job: pen.Job) -> None:
-    for number in range(int(seconds / DROP_EVERY_S)):
+def _drop_files(folder: Path, seconds: float, job: pen.Job) -> int:
+    """A file after the other, as long as that; how many there were."""
+    count = int(seconds / DROP_EVERY_S)
+    for number in range(count):
         hidden = folder / f".{number}.json"
         hidden.write_text(json.dumps({"t": time.time() * 1000}) + "\n")
         hidden.rename(folder / f"{number}.json")
         if job.await_termination(DROP_EVERY_S):
             raise RuntimeError("the job ended")
+    return count
