@@ -39,7 +39,7 @@ def a_position_forgets_the_row_in_its_file() -> AbstractContextManager[None]:
 
 @tested(SOURCE + "test_the_files_of_small_batches_are_dealt_out_to_all_lanes")
 def every_batch_begins_with_the_first_lane() -> AbstractContextManager[None]:
-    """A stream of small batches is read by one subtask alone."""
+    """A stream of small batches is read by one subtask alone (E1)."""
     original = StagedReader._begin
 
     def begin(self: StagedReader, batch: StagedBatch) -> None:
@@ -57,7 +57,7 @@ def the_foremost_lane_says_which_batch_is_next() -> AbstractContextManager[None]
 
 @tested(SOURCE + "test_a_file_that_is_gone_or_shorter_is_named")
 def staged_files_are_not_looked_at() -> AbstractContextManager[None]:
-    """A staged file that is gone or cut is told in words that do not help."""
+    """A staged file that is gone or cut is told in words that do not help (T5)."""
     return swapped(Files, "require_whole", lambda self, number: self.batch.files[number])
 
 
@@ -66,13 +66,13 @@ def staged_files_are_not_looked_at() -> AbstractContextManager[None]:
     SOURCE + "test_a_batch_that_is_missing_before_a_later_one_is_told",
 )
 def a_missing_batch_is_waited_for() -> AbstractContextManager[None]:
-    """Somebody emptied the staging folder, and the job waits for ever."""
+    """Somebody emptied the staging folder, and the job waits for ever (E1)."""
     return swapped(StagedReader, "_in_vain", lambda self: None)
 
 
 @tested(SOURCE + "test_looking_for_a_batch_does_not_hold_the_reader_up")
 def every_poll_looks_anew() -> AbstractContextManager[None]:
-    """Looks for the next batch pile up in the background."""
+    """Looks for the next batch pile up in the background (E1)."""
     original = StagedReader._find_batch
 
     def find(self: StagedReader) -> bool:
@@ -119,7 +119,7 @@ def a_batch_is_written_whenever_it_comes() -> AbstractContextManager[None]:
 
 @tested(QUERY + "test_whoever_creates_the_document_of_a_batch_has_staged_it")
 def rows_of_the_later_driver_stay() -> AbstractContextManager[None]:
-    """Two drivers stage a batch, and what the later one wrote is never removed."""
+    """Two drivers stage a batch, and what the later one wrote is never removed (I13)."""
     original = StreamQuery._add
 
     def add(self: Any, batch: StagedBatch) -> None:
@@ -131,7 +131,7 @@ def rows_of_the_later_driver_stay() -> AbstractContextManager[None]:
 
 @tested(QUERY + "test_a_batch_waits_while_too_much_is_staged_that_is_not_read")
 def there_is_always_room() -> AbstractContextManager[None]:
-    """No back pressure: a slow job's staged rows fill the disk."""
+    """No back pressure: a slow job's staged rows fill the disk (E1)."""
     return swapped(StreamQuery, "_has_room", lambda self: True)
 
 
@@ -185,7 +185,7 @@ def the_foremost_lane_says_what_goes() -> AbstractContextManager[None]:
 
 @tested(QUERY + "test_the_newest_batch_stays_as_a_sign_that_none_is_missing")
 def every_batch_may_go() -> AbstractContextManager[None]:
-    """With the last document goes the only sign that somebody has emptied the folder."""
+    """With the last document goes the only sign that somebody has emptied the folder (E1)."""
 
     def forget(self: StreamQuery, before: int) -> list[StagedBatch]:
         gone = [batch for number, batch in self._staged.items() if number < before]
