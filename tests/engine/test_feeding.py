@@ -66,7 +66,7 @@ def test_a_feed_hears_of_every_checkpoint_that_is_retained() -> None:
     feeding.completed(CheckpointId(2), parts(20))
     assert feed.begun == [{}]
     assert feed.needed[-1] == [at(10), at(20)]
-    feeding.deleted([CheckpointId(1)])
+    feeding.deleted(CheckpointId(1))
     assert feed.needed[-1] == [at(20)]
 
 
@@ -87,7 +87,7 @@ def test_while_a_retained_checkpoint_is_unknown_everything_is_needed() -> None:
     feeding = Feeding({"in": feed})
     feeding.claimed(point(kept=(4, 5), manifest=newest))
     assert feed.needed == []
-    feeding.deleted([CheckpointId(4)])
+    feeding.deleted(CheckpointId(4))
     assert feed.needed[-1] == [at(5)]
 
 

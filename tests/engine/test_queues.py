@@ -177,3 +177,17 @@ def test_the_last_clean_up_waits_for_all_other() -> None:
     assert not bench.storage.waiting, "it has not been asked for yet"
     bench.cleaning.poll()
     assert bench.storage.waiting
+
+
+def test_a_checkpoint_has_gone_when_it_is_deleted_and_not_when_that_is_asked_for() -> None:
+    """I12: until then the next attempt may go back to it, and needs what it needs."""
+    bench, gone = Bench(), list[CheckpointId]()
+    bench.clean_up.discard(CheckpointId(9))
+    bench.clean_up.delete([N1], gone.append)
+    assert not bench.clean_up.spare(), "nothing is under way"
+    bench.cleaning.poll()
+    assert gone == []
+    bench.clean_up.delete([N1], gone.append)
+    assert gone == []
+    bench.cleaning.poll()
+    assert gone == [N1]

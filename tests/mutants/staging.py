@@ -224,3 +224,9 @@ def unknown_checkpoints_need_nothing() -> AbstractContextManager[None]:
         original(self)
 
     return swapped(Feeding, "_tell", tell)
+
+
+@tested(QUERY + "test_what_spark_has_noted_is_durable_before_a_batch_is_there")
+def sparks_notes_are_left_to_the_disk() -> AbstractContextManager[None]:
+    """After a loss of power other rows come under the number of a batch that is staged (E1, I1)."""
+    return swapped(StreamQuery, "_keep_notes", lambda self: None)

@@ -284,6 +284,10 @@ def test_a_staging_folder_that_somebody_emptied_ends_the_job_with_what_to_do(
     with jobs.running(pipeline.start(**options)) as job:
         jobs.more_checkpoints(job)
         assert job.stop(timeout=PATIENCE_S)
+    (newest,) = {info.path for info in job.checkpoints()[:1]}
+    with pytest.raises(pen.ConfigError, match="^frame: .*staged for the other job"):
+        pipeline.start(**{**options, "name": "other", "restore": newest})
+    assert not list((tmp_path / "chk" / "other").rglob("*.parquet")), "refused before it is staged"
     (folder,) = (path.parent for path in (tmp_path / "chk").rglob("set.json"))
     (folder / "batch-0").unlink()
     with pytest.raises(pen.DataError, match='list of the staged rows is gone.*restore="fresh"'):

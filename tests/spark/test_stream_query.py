@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from penstock.connectors.sources.staged import look
 from penstock.errors import DataError
 from penstock.ports.feed import Trouble
 from penstock.protocol.restart import Fixed
-from penstock.shells.spark import stream_query
+from penstock.shells.spark import staging, stream_query
 from penstock.shells.spark.feeds import StagedFeed
 from penstock.shells.spark.staging import Place
 from penstock.shells.spark.stream_query import StreamQuery, _NotStagedError, _StoppedError
@@ -161,6 +162,53 @@ def test_a_query_is_not_started_without_what_spark_has_noted(query: Written) -> 
     query._require_notes()
 
 
+def test_what_spark_has_noted_is_durable_before_a_batch_is_there(
+    query: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E1, I1: after a loss of power Spark would bring other rows under the number of a batch that is staged."""
+    synced: list[str] = []
+
+    def sync(path: Path) -> None:
+        assert look(query._place.store, SET, 1) is None
+        synced.append(os.path.relpath(path, query.folder))
+
+    query.bring(0)
+    notes = query.folder / paths.staged_query(SET)
+    for name in ("offsets/1", "sources/0/1", "commits/0", "metadata"):
+        (notes / name).parent.mkdir(parents=True, exist_ok=True)
+        (notes / name).touch()
+    monkeypatch.setattr(staging, "_sync", sync)
+    query.bring(1)
+    within = paths.staged_query(SET)
+    files = {f"{within}/offsets/1", f"{within}/sources/0/1"}
+    assert files | {f"{within}/offsets", f"{within}/sources/0", within, SET} <= set(synced)
+    assert f"{within}/commits/0" not in synced, (
+        "whether Spark knows that it is done does not matter"
+    )
+    assert look(query._place.store, SET, 1) is not None
+
+
+def test_a_store_that_does_not_answer_at_first_is_asked_again(
+    query: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R1: by the restart strategy, as every other failure of the query."""
+    again, answers = Written(query.stage), iter([OSError("no answer"), OSError("no answer")])
+    store = again._place.store
+    listed = store.list
+
+    def list_(prefix: str = "") -> Sequence[str]:
+        for error in answers:
+            raise error
+        return listed(prefix)
+
+    monkeypatch.setattr(store, "list", list_)
+    for _ in range(2):
+        trouble = again.open(SET, 0)
+        assert trouble is not None and not trouble.fatal and "no answer" in trouble.reason
+        assert not again.opened
+    assert again.open(SET, 0) is None and again.opened
+
+
 def test_the_newest_batch_stays_as_a_sign_that_none_is_missing(query: Written) -> None:
     for number in (0, 1):
         query.bring(number)
@@ -290,7 +338,7 @@ def test_the_rows_of_all_sets_go_when_the_job_has_finished(query: Written, tmp_p
 
 def test_a_fault_of_the_feed_is_told_and_ends_the_job(query: Written) -> None:
     query._place.store.delete(paths.staged_set(SET))
-    feed = StagedFeed(query.stage.source, query._place, query)
+    feed = StagedFeed(query.stage.source, query._place, Written(query.stage))
     rung = threading.Event()
     feed.wake = rung.set
     feed.begin(positions(3))

@@ -50,10 +50,13 @@ class CleanUp:
         """A snapshot that was given up: its state files go."""
         self._clean(partial(self._files.discard, checkpoint))
 
-    def delete(self, checkpoints: Iterable[CheckpointId]) -> None:
-        """Completed checkpoints that are no longer kept."""
+    def delete(
+        self, checkpoints: Iterable[CheckpointId], gone: Callable[[CheckpointId], None]
+    ) -> None:
+        """Completed checkpoints that are no longer kept; `gone` hears of each when nobody can go back to it."""
         for checkpoint in checkpoints:
-            piece = self._clean(partial(self._files.delete_checkpoint, checkpoint))
+            delete = partial(self._files.delete_checkpoint, checkpoint)
+            piece = self._clean(delete, partial(gone, checkpoint))
             self._doomed.append((checkpoint, piece))
         self._doomed = [(n, piece) for n, piece in self._doomed if piece.state is not State.OVER]
 
@@ -69,9 +72,9 @@ class CleanUp:
         self._doomed = [(n, piece) for n, piece in self._doomed if piece.state is not State.OVER]
         return frozenset(n for n, _ in self._doomed)
 
-    def _clean(self, work: Callable[[], None]) -> Piece:
+    def _clean(self, work: Callable[[], None], done: Callable[[], None] = lambda: None) -> Piece:
         return self._cleaning.submit(
-            work, lambda _: None, lambda error: log.info("clean-up: %s", error)
+            work, lambda _: done(), lambda error: log.info("clean-up: %s", error)
         )
 
     def at_end(self, outcome: Outcome, coordinator: Coordinator, restored: CheckpointId) -> None:

@@ -79,9 +79,11 @@ class Durable:
         """A snapshot was given up."""
         self._clean_up.discard(checkpoint)
 
-    def delete(self, checkpoints: Iterable[CheckpointId]) -> None:
-        """Completed checkpoints are no longer kept."""
-        self._clean_up.delete(checkpoints)
+    def delete(
+        self, checkpoints: Iterable[CheckpointId], gone: Callable[[CheckpointId], None]
+    ) -> None:
+        """Completed checkpoints are no longer kept: see `CleanUp.delete`."""
+        self._clean_up.delete(checkpoints, gone)
 
     def spare(self) -> frozenset[CheckpointId]:
         """Keeps what has not gone yet: see `CleanUp.spare`."""

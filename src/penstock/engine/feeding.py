@@ -36,10 +36,10 @@ class Feeding:
             self._parts[checkpoint] = tuple(parts)
             self._tell()
 
-    def deleted(self, checkpoints: Iterable[CheckpointId]) -> None:
-        for checkpoint in checkpoints:
-            self._parts.pop(checkpoint, None)
-            self._unknown.discard(checkpoint)
+    def deleted(self, checkpoint: CheckpointId) -> None:
+        """Not before it has gone: while it is there, the next attempt may yet go back to it."""
+        self._parts.pop(checkpoint, None)
+        self._unknown.discard(checkpoint)
         self._tell()
 
     def step(self, trouble: Callable[[Trouble], None]) -> None:

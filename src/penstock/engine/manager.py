@@ -488,9 +488,8 @@ class JobManager:
                 if self._durable is not None:
                     self._durable.discard(checkpoint)
             case snapshots.Subsume(checkpoints):
-                self._feeding.deleted(checkpoints)
                 if self._durable is not None:
-                    self._durable.delete(checkpoints)
+                    self._durable.delete(checkpoints, self._feeding.deleted)
             case snapshots.FailAttempt(reason):
                 attempt = self._present_attempt()
                 if attempt is not None:

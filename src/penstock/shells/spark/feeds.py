@@ -83,11 +83,9 @@ class StagedFeed:
 
     def _run(self, first: tuple[str, int]) -> None:
         try:
-            if self._query is not None:
-                self._query.open(*first)
             self._find_remains(first[0])
             while not self._over.is_set():
-                self._step()
+                self._step(first)
                 self._changed.wait(LOOK_EVERY_S)
         except Exception as error:
             self._tell(Trouble(f"{type(error).__name__}: {error}", fatal=True))
@@ -95,11 +93,15 @@ class StagedFeed:
             if self._query is not None:
                 self._query.stop()
 
-    def _step(self) -> None:
-        if self._changed.is_set():
-            self._changed.clear()
-            self._clean()
-        trouble = self._query.step() if self._query is not None else None
+    def _step(self, first: tuple[str, int]) -> None:
+        query, trouble = self._query, None
+        if query is not None and not query.opened:
+            trouble = query.open(*first)
+        if query is None or query.opened:
+            if self._changed.is_set():
+                self._changed.clear()
+                self._clean()
+            trouble = query.step() if query is not None else None
         if trouble is not None:
             self._tell(trouble)
 

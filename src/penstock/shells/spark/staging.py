@@ -11,7 +11,7 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -228,7 +228,7 @@ def write_rows(
     listing = Listing(f"{place.staged.folder}/{folder}", place.staged.options, literal=True)
     names = [file.name for file in listing.files()]
     files = _described(listing, names, schema)
-    _make_durable(place, folder, names)
+    make_durable(place, folder, names)
     within = folder.partition("/")[2]
     return StagedBatch(like.batch, like.first, within, files, time.time() * 1000)
 
@@ -241,17 +241,21 @@ def _described(listing: Listing, names: list[str], schema: pa.Schema) -> tuple[S
         return tuple(file for file in pool.map(describe, names) if file.rows)
 
 
-def _make_durable(place: Place, folder: str, names: list[str]) -> None:
+def make_durable(place: Place, folder: str, names: Sequence[str]) -> None:
     """Spark leaves that to the disk's own time; a checkpoint must not outlive what it is about."""
     if not is_on_disk(place.staged.folder):
         return
     where = Path(place.staged.folder.removeprefix("file://")) / folder
-    for path in [*(where / name for name in names), where, where.parent]:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+    with ThreadPoolExecutor(_SAME_TIME) as pool:
+        list(pool.map(_sync, [*(where / name for name in names), where, where.parent]))
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _not_written(error: BaseException, place: Place) -> BaseException:

@@ -30,6 +30,7 @@ from penstock.redaction import redacted
 from penstock.shells.spark import progress_bar
 from penstock.shells.spark.background import ThreadBackground
 from penstock.shells.spark.clock import RealClock
+from penstock.shells.spark.dataframes import DataFrameSource
 from penstock.shells.spark.driver_loop import DriverLoop
 from penstock.shells.spark.earlier import (
     completed_checkpoints,
@@ -97,6 +98,7 @@ def start_job(graph: LogicalGraph, spark: Any, settings: JobSettings) -> Job:
         _check_slots(session, total, settings, sum(not each.bounded for each in frames))
         if is_local(session.sparkContext):
             _check_access(graph)
+        _refuse_rows_of_others(graph, wish)
         feeds = _feeds(graph, session, settings, store)
         held.callback(feeds.close)
         spec = _spec(job_id, feeds.graph, settings, store)
@@ -159,6 +161,20 @@ def _feeds(
             ' directory that they share: checkpoint=pen.CheckpointConfig("hdfs://... or a shared path")'
         )
     return make_feeds(graph, settings.name, "", {}, settings.restart)
+
+
+def _refuse_rows_of_others(graph: LogicalGraph, wish: RestoreWish) -> None:
+    """A position in staged rows is of no use in another job's: what that one had read cannot be left out here."""
+    if wish.manifest is None or not wish.origin:
+        return
+    for node in graph.nodes:
+        parts = (part.operators.get(node.name) for part in wish.manifest.snapshots)
+        if isinstance(node.connector, DataFrameSource) and any(p and p.lanes for p in parts):
+            raise ConfigError(
+                f"{node.name}: a job cannot begin with another job's checkpoint where it stands in the middle of a"
+                " DataFrame: those rows were staged for the other job. Go on under its name, or begin from scratch"
+                ' with restore="fresh"'
+            )
 
 
 def _remove_staged_rows(

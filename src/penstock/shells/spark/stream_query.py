@@ -11,18 +11,21 @@ from __future__ import annotations
 
 import logging
 import threading
+import uuid
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import PurePosixPath
 from typing import Any, Never
 
 from penstock.connectors.sources.staged import look
-from penstock.errors import DataError, StorageError
+from penstock.errors import CheckpointCorrupt, DataError, StorageError
 from penstock.ports.feed import Trouble
 from penstock.protocol.restart import GiveUp, RestartAfter, Strategy, decide
 from penstock.redaction import redacted
 from penstock.shells.spark.dataframes import DataFrameSource, first_line
 from penstock.shells.spark.session import is_stopped
-from penstock.shells.spark.staging import Place, set_as_they_are, write_rows
+from penstock.shells.spark.sharing import is_on_disk
+from penstock.shells.spark.staging import Place, make_durable, set_as_they_are, write_rows
 from penstock.wire import paths
 from penstock.wire.staging import StagedBatch, decode_batch, encode_batch
 
@@ -32,6 +35,8 @@ STAGED_BYTES_MAX = 256 << 20
 WRITING_S = 60.0
 """How long the end of a job waits for a batch that is being written."""
 STOPPING_MS = 30_000.0
+_OFFSETS, _SOURCES = "offsets", "sources"
+"""In the folder of Spark's notes: which rows a batch has, and what a source notes for itself about them."""
 
 log = logging.getLogger("penstock")
 
@@ -67,6 +72,7 @@ class StreamQuery:
         self._strategy = strategy
         self._now_ms = now_ms
         self._name = ""
+        self._opened = False
         self._query: Any = None
         self._problem: Exception | None = None
         """What went wrong with a batch: Spark's own words for it hide it."""
@@ -78,6 +84,7 @@ class StreamQuery:
         self._changed = threading.Condition()
         self._staged: dict[int, StagedBatch] = {}
         """Those that a retained checkpoint may need."""
+        self._durable_notes: set[str] = set()
         self._read = 0
         """Every batch below it is behind the newest checkpoint."""
 
@@ -85,17 +92,30 @@ class StreamQuery:
     def label(self) -> str:
         return f"penstock {self._place.job}: {self._place.operator}"
 
-    def open(self, name: str, batch: int) -> None:
+    def open(self, name: str, batch: int) -> Trouble | None:
         """Goes on with this set, of which `batch` is the first that is not read. Raises where rows are missing that
-        Spark will not bring again."""
+        Spark will not bring again; a store that does not answer is another matter, and asked again."""
         store, self._name = self._place.store, name
-        names = store.list(paths.staged_set_folder(name))
-        for file in names:
-            found = paths.staged_batch_of(file)
-            if found is not None:
-                self._staged[found[1]] = decode_batch(store.read(file), file)
-        if paths.staged_set(name) not in names or max(self._staged, default=-1) < batch - 1:
+        if self._now_ms() < self._not_before_ms:
+            return None
+        try:
+            names = store.list(paths.staged_set_folder(name))
+            numbers = {file: found for file in names if (found := paths.staged_batch_of(file))}
+            staged = {n: decode_batch(store.read(file), file) for file, (_, n) in numbers.items()}
+        except CheckpointCorrupt:
+            raise
+        except (OSError, StorageError) as error:
+            return self._failed(f"{type(error).__name__}: {error}")
+        with self._changed:
+            self._staged = staged
+        if paths.staged_set(name) not in names or max(staged, default=-1) < batch - 1:
             raise self._emptied(f"batch {batch} is to be read next")
+        self._opened = True
+        return None
+
+    @property
+    def opened(self) -> bool:
+        return self._opened
 
     def _emptied(self, what: str) -> DataError:
         where = redacted(f"{self._place.staged.folder}/{self._name}")
@@ -151,24 +171,33 @@ class StreamQuery:
                 log.debug("job %s: stopping %s: %s", self._place.job, self.label, error)
 
     def _start(self) -> Trouble | None:
-        self._require_notes()
         source, folder = self._source, self._place.folder(paths.staged_query(self._name))
-        writer = source.frame.writeStream.outputMode("append").queryName(self.label)
-        writer = writer.option("checkpointLocation", folder).foreachBatch(self._on_batch)
-        if source.interval is not None:
-            writer = writer.trigger(processingTime=source.interval)
         try:
+            self._require_notes()
+            writer = source.frame.writeStream.outputMode("append").queryName(self._free_label())
+            writer = writer.option("checkpointLocation", folder).foreachBatch(self._on_batch)
+            if source.interval is not None:
+                writer = writer.trigger(processingTime=source.interval)
             self._query = writer.start()
+        except DataError:
+            raise
         except Exception as error:
             return self._failed(first_line(error))
         return None
+
+    def _free_label(self) -> str:
+        """A query of the same name may run in this session: that of another job, or of one that is about to notice
+        that this one has taken it over."""
+        taken = {query.name for query in self._source.frame.sparkSession.streams.active}
+        return self.label if self.label not in taken else f"{self.label} ({uuid.uuid4().hex[:8]})"
 
     def _require_notes(self) -> None:
         """Spark notes what a batch is before it brings it. Without its notes it would count from 0 again, and bring
         other rows under the numbers of batches that are staged."""
         folder = paths.staged_query(self._name)
         newest = max(self._staged, default=-1)
-        noted = (name.removeprefix(f"{folder}/offsets/") for name in self._place.store.list(folder))
+        prefix = f"{folder}/{_OFFSETS}/"
+        noted = (name.removeprefix(prefix) for name in self._place.store.list(folder))
         if newest < 0 or any(note.isdecimal() and int(note) >= newest for note in noted):
             return
         where = redacted(f"{self._place.staged.folder}/{folder}")
@@ -217,7 +246,9 @@ class StreamQuery:
         if not self._busy:
             self._give_back()
         try:
-            self._add(self._write(frame, number))
+            batch = self._write(frame, number)
+            self._keep_notes()
+            self._add(batch)
         finally:
             with self._changed:
                 self._busy = False
@@ -238,6 +269,18 @@ class StreamQuery:
         set_as_they_are(frame.sparkSession.conf)  # Spark has made a session for this query alone
         like = StagedBatch(number, first, "", ())
         return write_rows(frame.coalesce(tasks), self._place, self._name, like, self._source.schema)
+
+    def _keep_notes(self) -> None:
+        """What Spark has noted about this batch must last as long as the batch: see `_require_notes`."""
+        folder = paths.staged_query(self._name)
+        if not is_on_disk(self._place.staged.folder):
+            return
+        kept = (f"{folder}/{_OFFSETS}/", f"{folder}/{_SOURCES}/")
+        there = {name for name in self._place.store.list(folder) if name.startswith(kept)}
+        new = sorted(there - self._durable_notes)
+        folders = {str(parent) for name in new for parent in PurePosixPath(name).parents}
+        make_durable(self._place, "", [*new, *sorted(folders)])
+        self._durable_notes = there
 
     def _first_of_those_left(self) -> int:
         return self._staged[min(self._staged)].first if self._staged else 0
