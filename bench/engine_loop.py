@@ -14,11 +14,11 @@ import pyarrow as pa
 import penstock as pen
 from bench.figures import Figure, middle, within
 from bench.sizes import Sizes
-from penstock.engine.inline import NoNetwork
-from penstock.engine.inputs import Input, Recorder
-from penstock.engine.local_channel import LocalChannel
 from penstock.engine.spec import JobSpec
-from penstock.engine.worker import Worker
+from penstock.engine.worker.inline import NoNetwork
+from penstock.engine.worker.inputs import Input, Recorder
+from penstock.engine.worker.local_channel import LocalChannel
+from penstock.engine.worker.worker import Worker
 from penstock.plan.physical import make_plan
 from penstock.ports.channel import Batch
 from penstock.protocol.alignment import Alignment

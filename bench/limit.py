@@ -21,7 +21,7 @@ from bench.sizes import Sizes
 from bench.workload import SCHEMAS, aggregates, rows_function
 from penstock.engine.operators.aggregate import RunningAggregate
 from penstock.engine.operators.base import OperatorContext
-from penstock.engine.partition import make_partitioner
+from penstock.engine.worker.partition import make_partitioner
 from penstock.plan.graph import Hash
 from penstock.shells.spark.entry import tune_process
 

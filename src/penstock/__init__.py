@@ -63,7 +63,6 @@ from penstock.errors import (
     PlanError,
     SchemaError,
     StorageError,
-    UserCodeError,
 )
 from penstock.plan.expressions import Expression, coalesce, col, lit, when
 from penstock.state.aggregates import Aggregate, avg, count, first, last, max, min, sum  # noqa: A004
@@ -119,7 +118,6 @@ __all__ = [
     "Stream",
     "SubtaskInfo",
     "UpsertFileSink",
-    "UserCodeError",
     "ValueState",
     "Wait",
     "WorkerInfo",

@@ -5,7 +5,6 @@ PenstockError
 ├── PlanError              the pipeline is wrong: names the operator
 │   └── SchemaError        a column is missing or has the wrong type, or a function returned another schema
 ├── DataError              input that is not what its format says: names file and line
-├── UserCodeError          user code raised: operator, subtask, position and the original traceback
 ├── LaunchError            the workers cannot run: too few slots, another interpreter, a stopped session
 ├── StorageError           the checkpoint directory cannot be used
 │   ├── CheckpointCorrupt  a file of a checkpoint is missing or damaged
@@ -39,18 +38,6 @@ class SchemaError(PlanError):
 
 class DataError(PenstockError):
     """Input is not what its format says."""
-
-
-class UserCodeError(PenstockError):
-    """User code raised. The message holds the operator, the position and the traceback."""
-
-    def __init__(self, message: str, operator: str = "", user_traceback: str = "") -> None:
-        super().__init__(message, operator, user_traceback)
-        self.operator = operator
-        self.user_traceback = user_traceback
-
-    def __str__(self) -> str:
-        return str(self.args[0])
 
 
 class LaunchError(PenstockError):

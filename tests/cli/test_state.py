@@ -14,9 +14,9 @@ import pytest
 from typer.testing import CliRunner
 
 from penstock.cli.app import app
-from penstock.engine.inputs import ChannelRows
 from penstock.engine.operators.aggregate import RunningAggregate
 from penstock.engine.operators.base import FrozenOperator
+from penstock.engine.worker.inputs import ChannelRows
 from penstock.protocol.ids import CheckpointId
 from penstock.state import aggregates as agg
 from penstock.storage.local import LocalStore

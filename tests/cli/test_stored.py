@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 import penstock as pen
 from penstock.cli.app import app
 from penstock.cli.past import show_past
-from penstock.engine.history_files import HistoryFiles
-from penstock.engine.records import Totals
+from penstock.engine.history.files import HistoryFiles
+from penstock.engine.history.records import Totals
 from penstock.protocol.ids import AttemptId, CheckpointId, SubtaskId
 from penstock.protocol.messages import SnapshotKind
 from penstock.protocol.snapshot import InFlight, OperatorSnapshot, Segment, SubtaskSnapshot

@@ -13,8 +13,8 @@ from typer.testing import CliRunner, Result
 import penstock as pen
 from penstock.cli.app import app
 from penstock.cli.tables import Column, print_table
-from penstock.engine.history_files import HistoryFiles
-from penstock.engine.records import Totals
+from penstock.engine.history.files import HistoryFiles
+from penstock.engine.history.records import Totals
 from penstock.protocol.ids import AttemptId
 from penstock.storage.filesystem import FilesystemStore, open_job
 from tests.cli.test_stored import store_checkpoint

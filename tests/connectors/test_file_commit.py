@@ -17,8 +17,8 @@ from fsspec.implementations.memory import MemoryFileSystem
 from penstock.connectors.base import SinkCommitter, SinkContext, SinkWriter
 from penstock.connectors.sinks import FileSink, folder
 from penstock.connectors.sinks.folder import LocalFolder, RemoteFolder
-from penstock.engine.committing import Commits
 from penstock.engine.operators.connect import SinkOperator
+from penstock.engine.worker.committing import Commits
 from penstock.errors import CommitError
 from penstock.protocol.ids import CheckpointId
 from penstock.protocol.snapshot import Plain

@@ -18,7 +18,7 @@ import penstock as pen
 from penstock.connectors.base import Sink, SinkContext, SourceContext
 from penstock.connectors.sinks import folder
 from penstock.engine.spec import JobSpec
-from penstock.engine.worker import Worker
+from penstock.engine.worker.worker import Worker
 from penstock.errors import ConfigError
 from penstock.plan.physical import make_plan
 from penstock.protocol.ids import AttemptId, CheckpointId, SlotId

@@ -17,7 +17,7 @@ import penstock as pen
 from penstock import redaction
 from penstock.connectors.base import SinkContext, SourceContext
 from penstock.engine.spec import JobSpec
-from penstock.engine.worker import Worker
+from penstock.engine.worker.worker import Worker
 from penstock.errors import ConfigError, PenstockError
 from penstock.plan.physical import make_plan
 from penstock.protocol.ids import AttemptId, CheckpointId, SlotId

@@ -20,11 +20,11 @@ from penstock.connectors.base import (
     SourceReader,
     Wait,
 )
-from penstock.engine.attempt import Attempt
-from penstock.engine.inline import NoNetwork
 from penstock.engine.operators.base import FrozenOperator, Operator, OperatorContext
 from penstock.engine.operators.connect import SinkOperator, SourceOperator
 from penstock.engine.spec import JobSpec, Mode
+from penstock.engine.worker.attempt import Attempt
+from penstock.engine.worker.inline import NoNetwork
 from penstock.plan.graph import Forward, Hash, Input, LogicalGraph, Node, Partitioning
 from penstock.plan.physical import make_plan
 from penstock.ports.channel import Barrier, Frame

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.engine.inputs import ChannelRows
-from penstock.engine.leases import Borrower
+from penstock.engine.checkpoints.leases import Borrower
 from penstock.engine.operators.base import FrozenOperator, Operator, OperatorContext
 from penstock.engine.reading.borrowing import borrow
 from penstock.engine.reading.request import Request, make_request
-from penstock.engine.snapshots import WriteWork, reader
-from penstock.engine.subtask import Taken
+from penstock.engine.worker.inputs import ChannelRows
+from penstock.engine.worker.snapshots import WriteWork, reader
+from penstock.engine.worker.subtask import Taken
 from penstock.plan.keyhash import key_groups, key_lanes, owner_of
 from penstock.ports.store import CheckpointStore
 from penstock.protocol.ids import AttemptId, CheckpointId, SlotId, SubtaskId

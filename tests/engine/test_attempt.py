@@ -11,9 +11,9 @@ import pytest
 from penstock.engine.operators.aggregate import RunningAggregate
 from penstock.engine.operators.base import Encoded, FrozenOperator
 from penstock.engine.operators.connect import SourceOperator
-from penstock.engine.snapshots import WriteWork
 from penstock.engine.spec import Mode
-from penstock.engine.subtask import Taken
+from penstock.engine.worker.snapshots import WriteWork
+from penstock.engine.worker.subtask import Taken
 from penstock.errors import CommitError
 from penstock.plan.graph import Broadcast, Hash, Input, LogicalGraph, Node
 from penstock.protocol.alignment import Alignment

@@ -7,8 +7,8 @@ from itertools import pairwise
 import pyarrow as pa
 import pytest
 
-from penstock.engine.chain import Chain
 from penstock.engine.operators.base import Operator, OperatorContext
+from penstock.engine.worker.chain import Chain
 from penstock.errors import InvariantBroken
 from penstock.plan.graph import Forward, Hash, Input, LogicalGraph, Node
 from penstock.plan.physical import make_plan

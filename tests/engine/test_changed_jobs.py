@@ -5,11 +5,11 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from penstock.engine.inputs import ChannelRows, Input
-from penstock.engine.manifests import operators_mismatch
+from penstock.engine.checkpoints.manifests import operators_mismatch
 from penstock.engine.operators.base import FrozenOperator
-from penstock.engine.restoring import restore_inflight
-from penstock.engine.subtask import Taken
+from penstock.engine.worker.inputs import ChannelRows, Input
+from penstock.engine.worker.restoring import restore_inflight
+from penstock.engine.worker.subtask import Taken
 from penstock.errors import PlanError
 from penstock.plan.graph import Broadcast, Forward, LogicalGraph, Node, Partitioning, Rebalance
 from penstock.plan.graph import Input as Edge

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from penstock.engine.checkpoint_files import CheckpointFiles
-from penstock.engine.restore_points import ClaimRefused, RestorePoint, RestoreWish
+from penstock.engine.checkpoints.files import CheckpointFiles
+from penstock.engine.checkpoints.restore_points import ClaimRefused, RestorePoint, RestoreWish
 from penstock.errors import CheckpointCorrupt, JobFenced, StorageError
 from penstock.protocol.ids import AttemptId, CheckpointId, SlotId, SubtaskId
 from penstock.protocol.messages import SnapshotKind

@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import pytest
 
-from penstock.engine.committing import FIRST_PAUSE_MS, TRIES_MAX
 from penstock.engine.operators.connect import SinkOperator
+from penstock.engine.worker.committing import FIRST_PAUSE_MS, TRIES_MAX
 from penstock.errors import CommitError
 from penstock.plan.graph import Forward, Input, LogicalGraph, Node
 from penstock.protocol.ids import CheckpointId

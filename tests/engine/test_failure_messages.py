@@ -10,7 +10,7 @@ import pytest
 from penstock.connectors.base import SourceContext
 from penstock.connectors.sources.files import FileSource
 from penstock.engine.operators.rows import Filter
-from penstock.engine.worker import _shown, _with_hints
+from penstock.engine.worker.worker import _shown, _with_hints
 from penstock.errors import DataError, SchemaError
 from penstock.protocol.messages import Failed, Start
 from tests.engine.test_worker import E1, Bench, deploy

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from penstock.engine.feeding import Feeding
-from penstock.engine.restore_points import RestorePoint
+from penstock.engine.checkpoints.restore_points import RestorePoint
+from penstock.engine.driver.feeding import Feeding
 from penstock.ports.feed import Positions, Trouble
 from penstock.protocol.ids import AttemptId, CheckpointId, SubtaskId
 from penstock.protocol.snapshot import OperatorSnapshot, SubtaskSnapshot

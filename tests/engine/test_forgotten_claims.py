@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.engine.restore_points import RestoreWish
+from penstock.engine.checkpoints.restore_points import RestoreWish
 from penstock.errors import CheckpointCorrupt, JobFenced, StorageError
 from penstock.ports.control import Received
 from penstock.protocol import restart

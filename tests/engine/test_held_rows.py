@@ -15,7 +15,7 @@ import penstock as pen
 from penstock.connectors.base import Hold
 from penstock.engine.operators.base import OperatorContext
 from penstock.engine.operators.connect import SinkOperator
-from penstock.engine.snapshots import _Places, reader
+from penstock.engine.worker.snapshots import _Places, reader
 from penstock.errors import ConfigError, PlanError
 from penstock.ports.channel import Barrier, Batch
 from penstock.protocol import restart

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from penstock.engine import history_files
-from penstock.engine.history import CHECKPOINTS_KEPT, History
-from penstock.engine.history_files import PAGES_MAX, HistoryFiles
-from penstock.engine.history_pages import decode, encode, make_entry
-from penstock.engine.records import CheckpointInfo, ExceptionInfo, SubtaskInfo, Totals
-from penstock.engine.summary import spread
+from penstock.engine.history import files as history_files
+from penstock.engine.history.files import PAGES_MAX, HistoryFiles
+from penstock.engine.history.history import CHECKPOINTS_KEPT, History
+from penstock.engine.history.pages import decode, encode, make_entry
+from penstock.engine.history.records import CheckpointInfo, ExceptionInfo, SubtaskInfo, Totals
+from penstock.engine.history.summary import spread
 from penstock.errors import StorageError
 from penstock.plan.physical import make_plan
 from penstock.protocol.commit import CommitPermit

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from penstock.engine.inline import run_inline
 from penstock.engine.operators.connect import SourceOperator
+from penstock.engine.worker.inline import run_inline
 from penstock.plan.graph import Forward, Hash, Input, LogicalGraph, Node
 from tests.engine.kit import SCHEMA, Do, HeldBackground, ManualClock, NumberSource
 

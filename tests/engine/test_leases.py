@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from penstock.engine.checkpoint_files import LOOKED_AGAIN_MAX, CheckpointFiles
-from penstock.engine.leases import LEASE_MS, LEASE_MS_MAX, Borrower, take
+from penstock.engine.checkpoints.files import LOOKED_AGAIN_MAX, CheckpointFiles
+from penstock.engine.checkpoints.leases import LEASE_MS, LEASE_MS_MAX, Borrower, take
+from penstock.engine.checkpoints.restore_points import RestoreWish
 from penstock.engine.operators.aggregate import RunningAggregate
 from penstock.engine.reading.borrowing import Borrowed, borrow
 from penstock.engine.reading.stored import TRIES_MAX
-from penstock.engine.restore_points import RestoreWish
 from penstock.errors import ConfigError, StorageError
 from penstock.protocol.ids import CheckpointId
 from penstock.state.aggregates import count

@@ -7,8 +7,8 @@ import dataclasses
 import pyarrow as pa
 import pytest
 
+from penstock.engine.checkpoints.restore_points import RestoreWish
 from penstock.engine.operators.base import Encoded, FrozenOperator
-from penstock.engine.restore_points import RestoreWish
 from penstock.engine.spec import Mode
 from penstock.errors import StorageError
 from penstock.ports.control import LaunchEnded, Received

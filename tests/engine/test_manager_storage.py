@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.engine.checkpoint_files import CheckpointFiles
-from penstock.engine.claiming import Claims
-from penstock.engine.manager import END_PATIENCE_MS
-from penstock.engine.persisting import PERSIST_PAUSE_MS, unsettled
-from penstock.engine.restore_points import RestoreWish
+from penstock.engine.checkpoints.claiming import Claims
+from penstock.engine.checkpoints.files import CheckpointFiles
+from penstock.engine.checkpoints.persisting import PERSIST_PAUSE_MS, unsettled
+from penstock.engine.checkpoints.restore_points import RestoreWish
+from penstock.engine.driver.manager import END_PATIENCE_MS
 from penstock.engine.serial import Serial
 from penstock.engine.spec import JobSpec
 from penstock.errors import CheckpointCorrupt, StorageError

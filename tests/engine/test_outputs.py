@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.engine.outputs import Output, Outputs
-from penstock.engine.partition import make_partitioner
+from penstock.engine.worker.outputs import Output, Outputs
+from penstock.engine.worker.partition import make_partitioner
 from penstock.plan.graph import Broadcast, Forward
 from penstock.ports.channel import Barrier, Batch, End
 from penstock.protocol.ids import ChannelId, CheckpointId

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from penstock.engine.partition import make_partitioner
+from penstock.engine.worker.partition import make_partitioner
 from penstock.plan.graph import Broadcast, Forward, Hash, Rebalance
 from penstock.plan.keyhash import key_groups, key_lanes, owner_of
 

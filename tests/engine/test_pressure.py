@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.engine.metrics import attempt_metrics
-from penstock.engine.pressure import WINDOW_MS, Pressure
+from penstock.engine.worker.metrics import attempt_metrics
+from penstock.engine.worker.pressure import WINDOW_MS, Pressure
 from penstock.ports.channel import Batch
 from tests.engine.kit import ManualClock, rows
 from tests.engine.test_subtask import N1, Bench

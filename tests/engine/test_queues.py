@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.engine.checkpoint_files import CheckpointFiles
-from penstock.engine.cleaning import TIDY_PAUSE_MS, TIDY_TRIES_MAX, CleanUp
+from penstock.engine.checkpoints.cleaning import TIDY_PAUSE_MS, TIDY_TRIES_MAX, CleanUp
+from penstock.engine.checkpoints.files import CheckpointFiles
+from penstock.engine.checkpoints.restore_points import RestoreWish
 from penstock.engine.later import Later
-from penstock.engine.restore_points import RestoreWish
 from penstock.engine.serial import Serial, State
 from penstock.errors import StorageError
 from penstock.protocol.coordinator import Coordinator, CoordinatorConfig

@@ -15,7 +15,6 @@ import pyarrow as pa
 import pytest
 
 from penstock.connectors.base import Hold
-from penstock.engine.inputs import ChannelRows
 from penstock.engine.operators.aggregate import RunningAggregate
 from penstock.engine.operators.base import FrozenOperator
 from penstock.engine.operators.held_rows import HeldRows
@@ -24,6 +23,7 @@ from penstock.engine.reading import tables
 from penstock.engine.reading.borrowing import Borrowed, borrow
 from penstock.engine.reading.keyed import StateTable
 from penstock.engine.reading.request import make_request
+from penstock.engine.worker.inputs import ChannelRows
 from penstock.errors import CheckpointCorrupt, ConfigError
 from penstock.plan.keyhash import key_groups, key_lanes
 from penstock.protocol.ids import CheckpointId

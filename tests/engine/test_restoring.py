@@ -7,11 +7,11 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from penstock.engine.inputs import ChannelRows, Input
 from penstock.engine.operators.base import FrozenOperator
-from penstock.engine.restoring import restore_inflight
-from penstock.engine.snapshots import WriteWork
-from penstock.engine.subtask import Taken
+from penstock.engine.worker.inputs import ChannelRows, Input
+from penstock.engine.worker.restoring import restore_inflight
+from penstock.engine.worker.snapshots import WriteWork
+from penstock.engine.worker.subtask import Taken
 from penstock.errors import CheckpointCorrupt, PlanError
 from penstock.plan.graph import Hash, LogicalGraph, Node, Partitioning, Rebalance
 from penstock.plan.graph import Input as Edge

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from penstock.engine.chain import Chain
-from penstock.engine.inputs import Input, Rescued
-from penstock.engine.outputs import Output, Outputs
-from penstock.engine.partition import make_partitioner
-from penstock.engine.snapshots import WriteWork
-from penstock.engine.subtask import GivenUp, Subtask, Taken
+from penstock.engine.worker.chain import Chain
+from penstock.engine.worker.inputs import Input, Rescued
+from penstock.engine.worker.outputs import Output, Outputs
+from penstock.engine.worker.partition import make_partitioner
+from penstock.engine.worker.snapshots import WriteWork
+from penstock.engine.worker.subtask import GivenUp, Subtask, Taken
 from penstock.plan.graph import Forward, Hash, LogicalGraph, Node
 from penstock.plan.graph import Input as Edge
 from penstock.plan.physical import make_plan

@@ -8,9 +8,9 @@ import re
 import pyarrow as pa
 import pytest
 
+from penstock.engine.driver.restarting import restart_line
 from penstock.engine.metrics import series
 from penstock.engine.operators.base import FrozenOperator, OperatorContext
-from penstock.engine.restarting import restart_line
 from penstock.errors import SchemaError
 from penstock.ports.control import LaunchEnded, Received
 from penstock.protocol import restart

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.engine.inputs import Rescued
-from penstock.engine.subtask import GivenUp, Taken
+from penstock.engine.worker.inputs import Rescued
+from penstock.engine.worker.subtask import GivenUp, Taken
 from penstock.ports.channel import Barrier, Batch, End
 from penstock.protocol.ids import ChannelId, CheckpointId
 from penstock.protocol.messages import SnapshotKind

@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.engine.inline import NoNetwork
 from penstock.engine.operators.base import Operator, OperatorContext
 from penstock.engine.spec import JobSpec
-from penstock.engine.worker import Worker
+from penstock.engine.worker.inline import NoNetwork
+from penstock.engine.worker.worker import Worker
 from penstock.errors import PlanError
 from penstock.plan.physical import make_plan
 from penstock.ports.channel import ChannelLost

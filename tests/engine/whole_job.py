@@ -6,11 +6,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from penstock.engine.checkpoint_files import CheckpointFiles
-from penstock.engine.manager import JobManager, ManagerConfig
-from penstock.engine.restore_points import RestoreWish
+from penstock.engine.checkpoints.files import CheckpointFiles
+from penstock.engine.checkpoints.restore_points import RestoreWish
+from penstock.engine.driver.manager import JobManager, ManagerConfig
 from penstock.engine.spec import JobSpec, Mode
-from penstock.engine.worker import Worker
+from penstock.engine.worker.worker import Worker
 from penstock.plan.physical import make_plan
 from penstock.ports.control import ControlEvent, Joined, Left, Received
 from penstock.protocol import restart

@@ -9,10 +9,10 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.connectors.base import EndOfInput, Wait
-from penstock.engine.attempt import Attempt
-from penstock.engine.inputs import Input
-from penstock.engine.outputs import Outputs
-from penstock.engine.subtask import Subtask
+from penstock.engine.worker.attempt import Attempt
+from penstock.engine.worker.inputs import Input
+from penstock.engine.worker.outputs import Outputs
+from penstock.engine.worker.subtask import Subtask
 from penstock.ports.channel import Barrier, Batch, End
 from penstock.protocol import alignment, counting
 from penstock.protocol.alignment import Alignment, Take

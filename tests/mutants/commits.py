@@ -10,14 +10,14 @@ from penstock.connectors.base import Sink, SinkCommitter, SinkContext
 from penstock.connectors.sinks import files, folder
 from penstock.connectors.sinks.files import FileCommitter, PromisedFile, _parse
 from penstock.connectors.sinks.folder import LocalFolder
-from penstock.engine import committing
-from penstock.engine.attempt import Attempt
-from penstock.engine.chain import Chain
 from penstock.engine.operators import connect
 from penstock.engine.operators.base import FrozenOperator, OperatorContext
 from penstock.engine.operators.connect import SinkOperator
 from penstock.engine.operators.held_rows import HeldRows
-from penstock.engine.subtask import Subtask
+from penstock.engine.worker import committing
+from penstock.engine.worker.attempt import Attempt
+from penstock.engine.worker.chain import Chain
+from penstock.engine.worker.subtask import Subtask
 from penstock.protocol.commit import covered
 from penstock.protocol.ids import CheckpointId
 from penstock.shells.sim.outside import _SimWriter

@@ -6,8 +6,8 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
-from penstock.engine.manager import JobManager
-from penstock.engine.progress import Progress
+from penstock.engine.driver.manager import JobManager
+from penstock.engine.driver.progress import Progress
 from penstock.protocol.coordinator import (
     Collecting,
     Coordinator,

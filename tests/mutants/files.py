@@ -8,12 +8,12 @@ from typing import Any
 
 import xxhash
 
-from penstock.engine import durable, leases
-from penstock.engine.checkpoint_files import CheckpointFiles
-from penstock.engine.cleaning import CleanUp
-from penstock.engine.manager import JobManager
-from penstock.engine.ownership import Ownership
-from penstock.engine.restore_points import RestorePoints
+from penstock.engine.checkpoints import durable, leases
+from penstock.engine.checkpoints.cleaning import CleanUp
+from penstock.engine.checkpoints.files import CheckpointFiles
+from penstock.engine.checkpoints.ownership import Ownership
+from penstock.engine.checkpoints.restore_points import RestorePoints
+from penstock.engine.driver.manager import JobManager
 from penstock.errors import CheckpointCorrupt, StorageError
 from penstock.protocol import recovery
 from penstock.protocol.ids import NO_CHECKPOINT, AttemptId, CheckpointId

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from penstock.engine.attempt import Attempt
+from penstock.engine.worker.attempt import Attempt
 from penstock.protocol.ids import AttemptId, CheckpointId
 from penstock.protocol.lifecycle import JobMachine
 from penstock.protocol.phases import Connecting

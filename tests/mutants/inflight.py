@@ -9,12 +9,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.engine import attempt, restoring
-from penstock.engine.attempt import Attempt
-from penstock.engine.inputs import ChannelRows, Input, Recorder, Rescued
-from penstock.engine.local_channel import LocalChannel
-from penstock.engine.outputs import Output, Outputs
-from penstock.engine.subtask import Subtask
+from penstock.engine.worker import attempt, restoring
+from penstock.engine.worker.attempt import Attempt
+from penstock.engine.worker.inputs import ChannelRows, Input, Recorder, Rescued
+from penstock.engine.worker.local_channel import LocalChannel
+from penstock.engine.worker.outputs import Output, Outputs
+from penstock.engine.worker.subtask import Subtask
 from penstock.plan.graph import Rebalance
 from penstock.ports.channel import Barrier, Batch, End, Frame
 from penstock.protocol import alignment

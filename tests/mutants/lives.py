@@ -8,12 +8,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from penstock.engine import worker
-from penstock.engine.attempt import Attempt
-from penstock.engine.metrics import Numbers
-from penstock.engine.pressure import Pressure
-from penstock.engine.subtask import Subtask
-from penstock.engine.worker import Worker
+from penstock.engine.driver.numbers import Numbers
+from penstock.engine.worker import worker
+from penstock.engine.worker.attempt import Attempt
+from penstock.engine.worker.pressure import Pressure
+from penstock.engine.worker.subtask import Subtask
+from penstock.engine.worker.worker import Worker
 from penstock.protocol import restart
 from penstock.protocol.ids import AttemptId
 from penstock.protocol.lifecycle import JobMachine

@@ -6,14 +6,14 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Any
 
-from penstock.engine import claiming, committing, persisting, snapshots
-from penstock.engine.attempt import Attempt
-from penstock.engine.checkpoint_files import CheckpointFiles
-from penstock.engine.cleaning import CleanUp
-from penstock.engine.durable import Durable
-from penstock.engine.manager import JobManager
+from penstock.engine.checkpoints import claiming, committing, persisting, snapshots
+from penstock.engine.checkpoints.cleaning import CleanUp
+from penstock.engine.checkpoints.durable import Durable
+from penstock.engine.checkpoints.files import CheckpointFiles
+from penstock.engine.driver.manager import JobManager
 from penstock.engine.serial import Serial, State
-from penstock.engine.snapshots import Assembler
+from penstock.engine.worker.attempt import Attempt
+from penstock.engine.worker.snapshots import Assembler
 from penstock.protocol import counting
 from penstock.protocol.alignment import Alignment, Ignored, Why
 from penstock.protocol.coordinator import CoordinatorConfig, Reason

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from penstock.engine import partition
-from penstock.engine.attempt import Attempt
 from penstock.engine.operators.base import FrozenOperator, OperatorContext
 from penstock.engine.operators.connect import SourceOperator
+from penstock.engine.worker import partition
+from penstock.engine.worker.attempt import Attempt
 from penstock.protocol.ids import CheckpointId
 from penstock.state.table import KeyedTable
 from tests.mutants.registry import simulated, swapped

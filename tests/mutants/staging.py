@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock.connectors.sources import staged
 from penstock.connectors.sources.staged import Files, StagedReader
-from penstock.engine.feeding import Feeding
+from penstock.engine.driver.feeding import Feeding
 from penstock.protocol.snapshot import Plain
 from penstock.shells.spark import feeds
 from penstock.shells.spark.feeds import StagedFeed

@@ -21,7 +21,6 @@ from penstock.protocol.recovery import (
     first_free_id,
     is_left_behind,
     is_void,
-    next_attempt,
 )
 
 
@@ -138,12 +137,6 @@ def test_ids_never_go_back() -> None:
     assert first_free_id(facts(seen=41)) == 42
     assert first_free_id(facts((claim(1, 0, ids_until=101),), seen=3)) == 101
     assert first_free_id(facts((claim(1, 0, 101),), (found(90, ids_until=190),), seen=90)) == 190
-
-
-def test_attempts_are_numbered_on() -> None:
-    """C7."""
-    assert next_attempt(()) == 1
-    assert next_attempt((claim(1), claim(4))) == 5
 
 
 def test_a_void_checkpoint_that_somebody_went_on_from_again_is_good_again() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.engine.history_pages import decode, encode, make_entry
+from penstock.engine.history.pages import decode, encode, make_entry
 from penstock.protocol.ids import AttemptId, CheckpointId, SlotId
 from penstock.protocol.messages import (
     Abort,

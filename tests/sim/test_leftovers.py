@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.engine.cleaning import TIDY_TRIES_MAX
+from penstock.engine.checkpoints.cleaning import TIDY_TRIES_MAX
 from penstock.protocol.ids import AttemptId, CheckpointId
 from penstock.shells.sim.world import World
 from penstock.wire import manifest as manifests

@@ -85,7 +85,7 @@ def test_a_mutant_is_gone_when_it_is_left() -> None:
 
 def test_a_mutant_that_trips_over_its_own_feet_catches_nothing() -> None:
     """Code that cannot run fails every schedule and says nothing about the checkers."""
-    from penstock.engine.attempt import Attempt
+    from penstock.engine.worker.attempt import Attempt
 
     clumsy = Mutant("clumsy", lambda: swapped(Attempt, "step", lambda: None), "takes no self")
     with pytest.raises(MutantBroken, match="TypeError"):

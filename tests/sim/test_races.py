@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock.engine.checkpoint_files import CheckpointFiles
-from penstock.engine.restore_points import RestoreWish
+from penstock.engine.checkpoints.files import CheckpointFiles
+from penstock.engine.checkpoints.restore_points import RestoreWish
 from penstock.errors import JobFenced
 from penstock.protocol.ids import AttemptId, CheckpointId
 from penstock.storage.memory import MemoryStore

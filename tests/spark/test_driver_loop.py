@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from penstock.engine.history import History
-from penstock.engine.records import CheckpointInfo, Totals
+from penstock.engine.history.history import History
+from penstock.engine.history.records import CheckpointInfo, Totals
 from penstock.plan.physical import make_plan
 from penstock.protocol.coordinator import Aborted, Reason
 from penstock.protocol.ids import CheckpointId

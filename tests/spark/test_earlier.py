@@ -12,7 +12,7 @@ import pytest
 import penstock as pen
 from penstock.api.config import JobSettings
 from penstock.api.pipeline import job_settings
-from penstock.engine.restore_points import RestoreWish
+from penstock.engine.checkpoints.restore_points import RestoreWish
 from penstock.protocol.ids import CheckpointId
 from penstock.shells.spark import session
 from penstock.shells.spark.earlier import require_checkpoint, warn_of_no_name

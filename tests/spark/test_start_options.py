@@ -12,7 +12,7 @@ import pytest
 import penstock as pen
 from penstock.api import pipeline
 from penstock.api.config import _NOT_YET
-from penstock.engine.manager import JobManager
+from penstock.engine.driver.manager import JobManager
 from penstock.engine.spec import Mode
 from penstock.protocol import restart
 from penstock.shells.spark import start as shell

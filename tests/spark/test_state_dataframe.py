@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 import penstock as pen
-from penstock.engine.inputs import ChannelRows
 from penstock.engine.operators.aggregate import RunningAggregate
 from penstock.engine.operators.base import FrozenOperator
 from penstock.engine.reading.borrowing import borrow
 from penstock.engine.reading.keyed import StateTable
+from penstock.engine.worker.inputs import ChannelRows
 from penstock.errors import CheckpointCorrupt
 from penstock.protocol.ids import CheckpointId
 from penstock.shells.spark.state_source import StateSource

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.engine.leases import LEASE_MS
+from penstock.engine.checkpoints.leases import LEASE_MS
 from penstock.errors import ConfigError
 from penstock.shells.spark.state_options import parse_options
 from penstock.shells.spark.state_types import spark_schema, to_spark

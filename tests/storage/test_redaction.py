@@ -9,9 +9,9 @@ import pytest
 import penstock as pen
 from penstock import redaction
 from penstock.api.pipeline import job_settings
-from penstock.engine.history import History
+from penstock.engine.history.history import History
+from penstock.engine.history.records import ExceptionInfo
 from penstock.engine.reading.stored import open_stored
-from penstock.engine.records import ExceptionInfo
 from penstock.errors import ConfigError, PenstockError, StorageError
 from penstock.plan.physical import make_plan
 from penstock.redaction import errors_without_secrets, redacted, remember

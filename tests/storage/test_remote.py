@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from penstock.engine.ownership import Ownership
+from penstock.engine.checkpoints.ownership import Ownership
 from penstock.errors import CheckpointCorrupt, JobFenced, StorageError
 from penstock.protocol.ids import AttemptId
 from penstock.storage.filesystem import FilesystemStore

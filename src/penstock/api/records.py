@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.engine.records import (
+from penstock.engine.history.records import (
     CheckpointInfo,
     CheckpointSummary,
     ExceptionInfo,

@@ -11,10 +11,10 @@ from rich.console import Console
 
 from penstock.cli.tables import Column, print_table, time_text
 from penstock.cli.views import bytes_text
-from penstock.engine.history_files import HistoryFiles
-from penstock.engine.infos import at_least, was_lost
-from penstock.engine.records import CheckpointInfo, Spread
-from penstock.engine.summary import summarize
+from penstock.engine.history.files import HistoryFiles
+from penstock.engine.history.infos import at_least, was_lost
+from penstock.engine.history.records import CheckpointInfo, Spread
+from penstock.engine.history.summary import summarize
 from penstock.ports.store import CheckpointStore
 
 ROWS_SHOWN = 20

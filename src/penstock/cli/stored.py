@@ -11,9 +11,9 @@ from rich.console import Console
 from penstock.cli.past import show_past, tell_past
 from penstock.cli.tables import Column, print_table, time_text
 from penstock.cli.views import bytes_text
-from penstock.engine.infos import rebuilt
+from penstock.engine.history.infos import rebuilt
+from penstock.engine.history.records import CheckpointInfo
 from penstock.engine.reading.stored import find_stored, open_stored
-from penstock.engine.records import CheckpointInfo
 from penstock.errors import CheckpointCorrupt
 from penstock.protocol.snapshot import OperatorSnapshot, Segment, SubtaskSnapshot
 from penstock.storage.filesystem import FilesystemStore

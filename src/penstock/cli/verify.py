@@ -10,7 +10,7 @@ from rich.console import Console
 
 from penstock.cli.stored import show_damage
 from penstock.engine.reading.stored import open_stored
-from penstock.engine.snapshots import read_inflight, reader
+from penstock.engine.worker.snapshots import read_inflight, reader
 from penstock.errors import StorageError
 from penstock.protocol.snapshot import InFlight, Segment
 from penstock.state.segments import read_schema

@@ -6,12 +6,6 @@ are gauges. A worker counts what it does in one attempt; the driver adds up work
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-
-from penstock.engine.subtask import Subtask
-from penstock.protocol.ids import SlotId
-from penstock.protocol.snapshot import SubtaskSnapshot
-
 ROWS_IN, ROWS_OUT = "penstock_records_in_total", "penstock_records_out_total"
 BACK_PRESSURE, LAG = "penstock_back_pressure", "penstock_source_lag"
 STATE_ROWS, STATE_BYTES = "penstock_state_rows", "penstock_state_bytes"
@@ -25,96 +19,3 @@ def series(name: str, **labels: object) -> str:
 
 def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-
-
-# ---- in a worker
-
-
-def attempt_metrics(subtasks: Iterable[Subtask]) -> dict[str, float]:
-    """Of one worker, since its attempt began."""
-    numbers: dict[str, float] = {}
-    for subtask in subtasks:
-        chain = subtask.chain
-        for name, rows_in, rows_out in chain.counts():
-            numbers[series(ROWS_IN, operator=name)] = rows_in
-            numbers[series(ROWS_OUT, operator=name)] = rows_out
-        where = series(BACK_PRESSURE, operator=chain.head_name, subtask=subtask.id.index)
-        numbers[where] = subtask.pressure.share()
-        if chain.source is not None:
-            for unit, behind in chain.source.lag().items():
-                numbers[series(LAG, operator=chain.head_name, unit=unit)] = behind
-    return numbers
-
-
-# ---- in the driver
-
-
-class Numbers:
-    """The numbers of a job over all its attempts. Rows that are processed again count again."""
-
-    def __init__(self, operators: Iterable[str]) -> None:
-        names = [series(name, operator=op) for op in operators for name in (ROWS_IN, ROWS_OUT)]
-        self._before: dict[str, float] = dict.fromkeys(names, 0.0)
-        """The counters of attempts that are over."""
-        self._gauges: dict[str, float] = {}
-        self._state: dict[str, float] = {}
-        self._workers: dict[SlotId, Mapping[str, float]] = {}
-        self.values: Mapping[str, float] = dict(self._before)
-        """Replaced whole, so that other threads can read it at any time."""
-
-    def status(self, slot: SlotId, metrics: Mapping[str, float]) -> None:
-        """What a worker of the running attempt has counted so far."""
-        self._workers[slot] = metrics
-        self._publish()
-
-    def attempt_over(self) -> None:
-        """Counters go on from here; what was seen last stays until something new is seen. Nothing flows any more, so
-        nothing presses."""
-        counters, gauges = _split(summed(self._workers.values()))
-        self._before = summed((self._before, counters))
-        seen = {**self._gauges, **gauges}
-        self._gauges = {n: 0.0 if n.startswith(BACK_PRESSURE) else v for n, v in seen.items()}
-        self._workers = {}
-        self._publish()
-
-    def checkpointed(self, parts: Iterable[SubtaskSnapshot]) -> None:
-        """A checkpoint has completed, or is gone on from: what there is of state."""
-        self._state = state_sizes(parts)
-        self._publish()
-
-    def _publish(self) -> None:
-        counters, gauges = _split(summed(self._workers.values()))
-        self.values = {
-            **summed((self._before, counters)),
-            **self._gauges,
-            **gauges,
-            **self._state,
-        }
-
-
-def summed(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """The same numbers over all workers."""
-    total: dict[str, float] = {}
-    for part in parts:
-        for name, value in part.items():
-            total[name] = total.get(name, 0) + value
-    return total
-
-
-def state_sizes(parts: Iterable[SubtaskSnapshot]) -> dict[str, float]:
-    """Rows and bytes of every keyed state."""
-    total: dict[str, float] = {}
-    for part in parts:
-        for operator, snapshot in part.operators.items():
-            for segment in snapshot.segments:
-                rows = sum(block.rows for block in segment.blocks)
-                for name, size in ((STATE_ROWS, rows), (STATE_BYTES, segment.bytes_total)):
-                    label = series(name, operator=operator, state=segment.state)
-                    total[label] = total.get(label, 0.0) + size
-    return total
-
-
-def _split(numbers: Mapping[str, float]) -> tuple[dict[str, float], dict[str, float]]:
-    """Counters and gauges."""
-    counters = {n: value for n, value in numbers.items() if "_total{" in n or n.endswith("_total")}
-    return counters, {n: value for n, value in numbers.items() if n not in counters}

@@ -67,11 +67,3 @@ def _not_text(value: object, what: str) -> str:
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return f'{what}: {value!r} has no unit; say "{value} seconds" or "{value} ms"'
     return f"{what}: {value!r} ({type(value).__name__}) is not a duration; {_EXAMPLES}"
-
-
-def format_duration(milliseconds: int) -> str:
-    """The shortest text that `parse_duration_ms` reads back as the same number."""
-    for unit, size in (("h", 3_600_000), ("min", 60_000), ("s", 1_000)):
-        if milliseconds and milliseconds % size == 0:
-            return f"{milliseconds // size} {unit}"
-    return f"{milliseconds} ms"

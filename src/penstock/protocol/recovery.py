@@ -177,10 +177,6 @@ def first_free_id(facts: Facts) -> CheckpointId:
     return CheckpointId(max([facts.newest_seen + 1, *reserved]))
 
 
-def next_attempt(claims: Sequence[Claim]) -> AttemptId:
-    return AttemptId(max((claim.attempt for claim in claims), default=0) + 1)
-
-
 def _by_id(found: Found) -> CheckpointId:
     return found.checkpoint
 

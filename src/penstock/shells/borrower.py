@@ -7,7 +7,7 @@ import socket
 import time
 from uuid import uuid4
 
-from penstock.engine.leases import Borrower
+from penstock.engine.checkpoints.leases import Borrower
 
 
 def this_process() -> Borrower:

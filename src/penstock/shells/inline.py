@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from penstock.engine import inline
+from penstock.engine.worker import inline
 from penstock.plan.graph import LogicalGraph
 from penstock.shells.spark.background import ThreadBackground
 from penstock.shells.spark.clock import RealClock

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-from penstock.engine.records import ExceptionInfo
+from penstock.engine.history.records import ExceptionInfo
 from penstock.errors import ConfigError
 from penstock.protocol.messages import Failed, FromWorker, ToWorker
 from penstock.shells.sim.scenario import Drawn

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from penstock.engine.leases import LEASE_MS, Borrower, Lease, Renewal, give_back, take
+from penstock.engine.checkpoints.leases import LEASE_MS, Borrower, Lease, Renewal, give_back, take
 from penstock.engine.reading.request import Request
 from penstock.engine.reading.stored import TRIES_MAX, is_there, too_fast
 from penstock.engine.reading.tables import Table

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from penstock.engine.reading.layouts import distinct
 from penstock.engine.reading.tables import shares
-from penstock.engine.snapshots import read_inflight
+from penstock.engine.worker.snapshots import read_inflight
 from penstock.ports.store import CheckpointStore
 from penstock.protocol.snapshot import NO_SOURCE, InFlight
 from penstock.state.segments import read_schema

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from penstock.engine.reading.layouts import Layout, layout_of
 from penstock.engine.reading.tables import shares
-from penstock.engine.snapshots import reader
+from penstock.engine.worker.snapshots import reader
 from penstock.errors import CheckpointCorrupt
 from penstock.ports.store import CheckpointStore
 from penstock.protocol.snapshot import Block, Segment

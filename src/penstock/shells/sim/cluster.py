@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING
 
-from penstock.engine.checkpoint_files import CheckpointFiles
-from penstock.engine.manager import JobManager
+from penstock.engine.checkpoints.files import CheckpointFiles
+from penstock.engine.driver.manager import JobManager
 from penstock.engine.spec import JobSpec, Mode
-from penstock.engine.worker import Worker
+from penstock.engine.worker.worker import Worker
 from penstock.plan.physical import PhysicalPlan, make_plan
 from penstock.ports.control import DriverLost, Joined, LaunchEnded, Left
 from penstock.protocol.ids import WorkerId

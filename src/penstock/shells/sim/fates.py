@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from penstock.engine.history_pages import decode
+from penstock.engine.history.pages import decode
 from penstock.protocol.ids import NO_CHECKPOINT, AttemptId, CheckpointId, SubtaskId
 from penstock.protocol.messages import (
     Abort,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from penstock.engine.cleaning import TIDY_TRIES_MAX
+from penstock.engine.checkpoints.cleaning import TIDY_TRIES_MAX
 from penstock.protocol.ids import CheckpointId
 from penstock.wire import paths
 from penstock.wire.tombstones import is_tombstone

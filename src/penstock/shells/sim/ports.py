@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from penstock.ports.channel import Batch, ChannelLost, Frame
+from penstock.ports.channel import ChannelLost, Frame
 from penstock.ports.control import ControlEvent, DriverLost, Received
 from penstock.protocol.ids import NO_CHECKPOINT, ChannelId, CheckpointId, WorkerId
 from penstock.protocol.messages import FromWorker, Leave, ToWorker
@@ -233,9 +233,6 @@ class SimChannel:
 
     def confirmed(self) -> CheckpointId:
         return self._confirmed
-
-    def rows_waiting(self) -> int:
-        return sum(f.data.num_rows for _, _, f in self._frames if isinstance(f, Batch))
 
     def close(self) -> None:
         self.closed = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
-from penstock.engine.manager import ManagerConfig
+from penstock.engine.driver.manager import ManagerConfig
 from penstock.protocol.coordinator import CoordinatorConfig
 from penstock.protocol.lifecycle import LifecycleConfig
 from penstock.protocol.restart import Exponential, Never, Strategy

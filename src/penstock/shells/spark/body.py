@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import cast
 
 from penstock.engine.spec import JobSpec
-from penstock.engine.worker import Worker
+from penstock.engine.worker.worker import Worker
 from penstock.ports.background import Background
 from penstock.ports.clock import Clock
 from penstock.ports.control import Driver, Host

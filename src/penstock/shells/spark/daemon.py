@@ -24,7 +24,7 @@ def warm_up() -> None:
         "penstock",
         "penstock.shells.spark.entry",
         "penstock.shells.spark.body",
-        "penstock.engine.worker",
+        "penstock.engine.worker.worker",
     ):
         try:
             __import__(name)

@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 from penstock.api.job import ENDED
-from penstock.engine.manager import JobManager
-from penstock.engine.records import (
+from penstock.engine.driver.manager import JobManager
+from penstock.engine.history.records import (
     CheckpointInfo,
     CheckpointSummary,
     ExceptionInfo,

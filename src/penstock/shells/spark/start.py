@@ -14,11 +14,11 @@ from typing import Any
 from penstock.api.config import CheckpointConfig, JobSettings
 from penstock.api.job import Job
 from penstock.connectors.base import Sink
-from penstock.engine.checkpoint_files import CheckpointFiles
-from penstock.engine.cleaning import retains
-from penstock.engine.durable import QUEUES
-from penstock.engine.manager import JobManager, ManagerConfig
-from penstock.engine.restore_points import RestoreWish
+from penstock.engine.checkpoints.cleaning import retains
+from penstock.engine.checkpoints.durable import QUEUES
+from penstock.engine.checkpoints.files import CheckpointFiles
+from penstock.engine.checkpoints.restore_points import RestoreWish
+from penstock.engine.driver.manager import JobManager, ManagerConfig
 from penstock.engine.spec import JobSpec, Mode
 from penstock.errors import CheckpointCorrupt, ConfigError, LaunchError
 from penstock.plan.graph import LogicalGraph

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from penstock.engine.leases import LEASE_MS, LEASE_MS_MAX
+from penstock.engine.checkpoints.leases import LEASE_MS, LEASE_MS_MAX
 from penstock.engine.reading.choosing import likeliest, told
 from penstock.engine.reading.request import Request, make_request
 from penstock.errors import ConfigError

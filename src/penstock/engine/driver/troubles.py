@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from penstock.engine.history import History
-from penstock.engine.records import ExceptionInfo
+from penstock.engine.history.history import History
+from penstock.engine.history.records import ExceptionInfo
 from penstock.ports.clock import Clock
 from penstock.protocol.ids import AttemptId
 from penstock.protocol.messages import Failed

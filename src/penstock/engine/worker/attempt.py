@@ -12,18 +12,18 @@ from functools import partial
 from typing import Any
 
 from penstock.connectors.answer import Answer
-from penstock.engine.chain import Chain
-from penstock.engine.committing import Commits
-from penstock.engine.inputs import Input
-from penstock.engine.local_channel import LocalChannel
-from penstock.engine.metrics import attempt_metrics
 from penstock.engine.operators.base import OperatorContext
-from penstock.engine.outputs import Output, Outputs
-from penstock.engine.partition import make_partitioner
-from penstock.engine.restoring import restore_inflight
-from penstock.engine.snapshots import Assembler, WriteWork, reader, release_all
 from penstock.engine.spec import JobSpec, Mode
-from penstock.engine.subtask import GivenUp, Subtask, Taken
+from penstock.engine.worker.chain import Chain
+from penstock.engine.worker.committing import Commits
+from penstock.engine.worker.inputs import Input
+from penstock.engine.worker.local_channel import LocalChannel
+from penstock.engine.worker.metrics import attempt_metrics
+from penstock.engine.worker.outputs import Output, Outputs
+from penstock.engine.worker.partition import make_partitioner
+from penstock.engine.worker.restoring import restore_inflight
+from penstock.engine.worker.snapshots import Assembler, WriteWork, reader, release_all
+from penstock.engine.worker.subtask import GivenUp, Subtask, Taken
 from penstock.errors import CommitError
 from penstock.plan.graph import Broadcast, Forward, carried
 from penstock.plan.physical import Task

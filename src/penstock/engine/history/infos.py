@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from penstock.engine.records import CheckpointInfo, SubtaskInfo, Totals
+from penstock.engine.history.records import CheckpointInfo, SubtaskInfo, Totals
 from penstock.engine.spec import Mode
 from penstock.protocol.snapshot import SubtaskSnapshot
 from penstock.wire.manifest import Manifest

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.engine.records import WorkerInfo
+from penstock.engine.history.records import WorkerInfo
 from penstock.ports.control import Workers
 from penstock.protocol.ids import AttemptId, WorkerId
 from penstock.protocol.lifecycle import JobMachine

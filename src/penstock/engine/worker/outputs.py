@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from penstock.engine.partition import Partitioner
+from penstock.engine.worker.partition import Partitioner
 from penstock.ports.channel import Barrier, Batch, End, Frame, OutputChannel
 from penstock.protocol.ids import NO_CHECKPOINT, ChannelId, CheckpointId
 

@@ -10,9 +10,9 @@ import logging
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from penstock.engine.history import History
-from penstock.engine.history_files import HistoryFiles, Past
-from penstock.engine.restore_points import RestorePoint
+from penstock.engine.checkpoints.restore_points import RestorePoint
+from penstock.engine.history.files import HistoryFiles, Past
+from penstock.engine.history.history import History
 from penstock.engine.serial import Serial
 from penstock.protocol.ids import AttemptId
 from penstock.redaction import redacted

@@ -6,9 +6,9 @@ import logging
 from collections.abc import Callable, Iterable
 
 from penstock.connectors.base import Sink
-from penstock.engine.checkpoint_files import CheckpointFiles
-from penstock.engine.manifests import operators_mismatch
-from penstock.engine.restore_points import RestorePoint, RestoreWish
+from penstock.engine.checkpoints.files import CheckpointFiles
+from penstock.engine.checkpoints.manifests import operators_mismatch
+from penstock.engine.checkpoints.restore_points import RestorePoint, RestoreWish
 from penstock.engine.serial import Serial
 from penstock.engine.spec import JobSpec
 from penstock.errors import InvariantBroken, StorageError

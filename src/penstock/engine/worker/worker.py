@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-from penstock.engine.attempt import Attempt
 from penstock.engine.journal import Journal
 from penstock.engine.spec import JobSpec
 from penstock.engine.tracebacks import user_traceback
+from penstock.engine.worker.attempt import Attempt
 from penstock.errors import (
     CheckpointCorrupt,
     CommitError,

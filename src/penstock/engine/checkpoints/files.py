@@ -13,10 +13,9 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 
-from penstock.engine import leases
-from penstock.engine.history_files import HistoryFiles
-from penstock.engine.ownership import Ownership
-from penstock.engine.restore_points import (
+from penstock.engine.checkpoints import leases
+from penstock.engine.checkpoints.ownership import Ownership
+from penstock.engine.checkpoints.restore_points import (
     ClaimRefused,
     RestorePoint,
     RestorePoints,
@@ -24,6 +23,7 @@ from penstock.engine.restore_points import (
     origin_damaged,
     wished,
 )
+from penstock.engine.history.files import HistoryFiles
 from penstock.errors import StorageError
 from penstock.ports.store import CheckpointStore
 from penstock.protocol import recovery

@@ -9,15 +9,15 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from penstock.engine.infos import at_least, rebuilt, subtask_info, was_lost, with_subtasks
-from penstock.engine.records import (
+from penstock.engine.history.infos import at_least, rebuilt, subtask_info, was_lost, with_subtasks
+from penstock.engine.history.records import (
     CheckpointInfo,
     CheckpointSummary,
     ExceptionInfo,
     SubtaskInfo,
     Totals,
 )
-from penstock.engine.summary import summarize
+from penstock.engine.history.summary import summarize
 from penstock.plan.physical import PhysicalPlan
 from penstock.protocol.coordinator import Aborted, Acks, Completed
 from penstock.protocol.ids import CheckpointId, SubtaskId

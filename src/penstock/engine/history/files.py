@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from penstock.engine.history_pages import Entry, Page, decode, encode, make_entry
-from penstock.engine.records import CheckpointInfo, Totals
+from penstock.engine.history.pages import Entry, Page, decode, encode, make_entry
+from penstock.engine.history.records import CheckpointInfo, Totals
 from penstock.errors import CheckpointCorrupt, InvariantBroken
 from penstock.ports.store import CheckpointStore
 from penstock.protocol.ids import AttemptId

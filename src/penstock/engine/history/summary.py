@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from penstock.engine.records import CheckpointInfo, CheckpointSummary, Spread, SubtaskInfo, Totals
+from penstock.engine.history.records import (
+    CheckpointInfo,
+    CheckpointSummary,
+    Spread,
+    SubtaskInfo,
+    Totals,
+)
 
 
 def summarize(checkpoints: Sequence[CheckpointInfo], totals: Totals) -> CheckpointSummary:

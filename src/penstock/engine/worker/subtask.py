@@ -15,11 +15,11 @@ from types import ModuleType
 import pyarrow as pa
 
 from penstock.connectors.base import EndOfInput, Wait
-from penstock.engine.chain import Chain
-from penstock.engine.inputs import ChannelRows, Input, Recorder, Rescued
 from penstock.engine.operators.base import FrozenOperator
-from penstock.engine.outputs import Outputs
-from penstock.engine.pressure import Pressure
+from penstock.engine.worker.chain import Chain
+from penstock.engine.worker.inputs import ChannelRows, Input, Recorder, Rescued
+from penstock.engine.worker.outputs import Outputs
+from penstock.engine.worker.pressure import Pressure
 from penstock.errors import InvariantBroken
 from penstock.ports.channel import Barrier, Batch, End, Frame
 from penstock.ports.clock import Clock
@@ -89,7 +89,6 @@ class Subtask:
         self._rules: ModuleType = alignment if isinstance(barriers, Alignment) else counting
         self._inputs = list(inputs)
         self._rescued = deque(rescued)
-        self._by_id = {entry.id: entry for entry in inputs}
         self._turn = 0
         self._clock = clock
         self._buffer_timeout_ms = buffer_timeout_ms

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from penstock.engine.checkpoint_files import CheckpointFiles
-from penstock.engine.claiming import may_pass
+from penstock.engine.checkpoints.claiming import may_pass
+from penstock.engine.checkpoints.files import CheckpointFiles
 from penstock.engine.later import Later
 from penstock.engine.serial import Serial
 from penstock.ports.clock import Clock

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from penstock.engine.inputs import ChannelRows
 from penstock.engine.operators.base import Encoded, FrozenOperator
-from penstock.engine.subtask import Taken
+from penstock.engine.worker.inputs import ChannelRows
+from penstock.engine.worker.subtask import Taken
 from penstock.errors import CheckpointCorrupt, CommitError
 from penstock.ports.clock import Clock
 from penstock.ports.store import CheckpointStore

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from penstock.engine.ownership import Ownership
+from penstock.engine.checkpoints.ownership import Ownership
 from penstock.errors import CheckpointCorrupt, StorageError
 from penstock.ports.store import CheckpointStore
 from penstock.protocol import recovery

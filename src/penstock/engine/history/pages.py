@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from penstock.engine.records import CheckpointInfo, Totals
+from penstock.engine.history.records import CheckpointInfo, Totals
 from penstock.errors import CheckpointCorrupt
 from penstock.wire import document
 

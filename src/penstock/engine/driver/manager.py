@@ -13,24 +13,24 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from penstock.connectors.base import Sink
-from penstock.engine.checkpoint_files import CheckpointFiles
-from penstock.engine.claiming import Claims, may_pass
-from penstock.engine.crew import Crew
-from penstock.engine.durable import Durable
-from penstock.engine.feeding import Feeding
-from penstock.engine.history import History
-from penstock.engine.infos import mode_of
+from penstock.engine.checkpoints.claiming import Claims, may_pass
+from penstock.engine.checkpoints.durable import Durable
+from penstock.engine.checkpoints.files import CheckpointFiles
+from penstock.engine.checkpoints.manifests import make_manifest
+from penstock.engine.checkpoints.persisting import unsettled
+from penstock.engine.checkpoints.restore_points import RestorePoint, RestoreWish
+from penstock.engine.driver.crew import Crew
+from penstock.engine.driver.feeding import Feeding
+from penstock.engine.driver.numbers import Numbers
+from penstock.engine.driver.progress import Progress
+from penstock.engine.driver.restarting import restart_line
+from penstock.engine.driver.troubles import Troubles
+from penstock.engine.history.history import History
+from penstock.engine.history.infos import mode_of
+from penstock.engine.history.records import WorkerInfo
 from penstock.engine.later import Later
-from penstock.engine.manifests import make_manifest
-from penstock.engine.metrics import Numbers
-from penstock.engine.persisting import unsettled
-from penstock.engine.progress import Progress
-from penstock.engine.records import WorkerInfo
-from penstock.engine.restarting import restart_line
-from penstock.engine.restore_points import RestorePoint, RestoreWish
 from penstock.engine.serial import Serial
 from penstock.engine.spec import JobSpec
-from penstock.engine.troubles import Troubles
 from penstock.errors import InvariantBroken
 from penstock.ports.background import Background
 from penstock.ports.clock import Clock

@@ -7,10 +7,10 @@ import logging
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from penstock.engine.checkpoint_files import CheckpointFiles
-from penstock.engine.claiming import may_pass
+from penstock.engine.checkpoints.claiming import may_pass
+from penstock.engine.checkpoints.files import CheckpointFiles
+from penstock.engine.checkpoints.persisting import unsettled
 from penstock.engine.later import Later
-from penstock.engine.persisting import unsettled
 from penstock.engine.serial import Piece, Serial, State
 from penstock.errors import StorageError
 from penstock.ports.clock import Clock

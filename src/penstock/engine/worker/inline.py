@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from penstock.engine.attempt import Attempt
 from penstock.engine.operators.base import Operator
 from penstock.engine.spec import JobSpec
+from penstock.engine.worker.attempt import Attempt
 from penstock.plan.graph import Forward, Input, LogicalGraph, Node
 from penstock.plan.physical import make_plan
 from penstock.ports.background import Background

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from penstock.engine.restore_points import RestorePoint
+from penstock.engine.checkpoints.restore_points import RestorePoint
 from penstock.ports.feed import Feed, Trouble
 from penstock.protocol.ids import CheckpointId
 from penstock.protocol.snapshot import Plain, SubtaskSnapshot

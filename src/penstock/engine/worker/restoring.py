@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 
-from penstock.engine.inputs import Input, Rescued
-from penstock.engine.partition import make_partitioner
-from penstock.engine.snapshots import read_inflight
+from penstock.engine.worker.inputs import Input, Rescued
+from penstock.engine.worker.partition import make_partitioner
+from penstock.engine.worker.snapshots import read_inflight
 from penstock.errors import PlanError
 from penstock.plan.graph import Hash, Partitioning
 from penstock.plan.physical import PhysicalPlan

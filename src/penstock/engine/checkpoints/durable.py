@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from penstock.engine.checkpoint_files import CheckpointFiles
-from penstock.engine.cleaning import CleanUp, retains
-from penstock.engine.history import History
-from penstock.engine.history_log import HistoryLog
+from penstock.engine.checkpoints.cleaning import CleanUp, retains
+from penstock.engine.checkpoints.files import CheckpointFiles
+from penstock.engine.checkpoints.persisting import Persister
+from penstock.engine.checkpoints.restore_points import RestorePoint
+from penstock.engine.history.history import History
+from penstock.engine.history.log import HistoryLog
 from penstock.engine.later import Later
-from penstock.engine.persisting import Persister
-from penstock.engine.restore_points import RestorePoint
 from penstock.engine.serial import Serial
 from penstock.engine.spec import JobSpec
 from penstock.ports.background import Background
