@@ -29,7 +29,12 @@ INLINE = Segment(
     "late", b"schema", (Block(64, 127, 1, 1, 3, "e7037ed1a0b428db"),), inline=b"\x00abc"
 )
 SHARED = Segment(
-    "base", b"schema", (Block(0, 0, 1, 0, 9, "4cf5ad432745937f"),), file="shared/5f2c-1"
+    "base",
+    b"schema",
+    (Block(0, 0, 1, 0, 9, "4cf5ad432745937f"),),
+    "shared/5-0-3-state",
+    groups=(0, 4),
+    delta=True,
 )
 
 MANIFEST = Manifest(

@@ -21,19 +21,14 @@ NAME = "chk-7/_metadata"
 GOLDEN = Path(__file__).parent / "golden"
 
 
-def test_a_manifest_of_version_1_is_read_for_ever() -> None:
-    """T2: the file in `golden` was written once and is never written again."""
-    assert manifest.decode((GOLDEN / "manifest-1.json").read_bytes(), NAME) == MANIFEST
-
-
-def test_a_manifest_of_version_2_is_read_for_ever() -> None:
-    """T2, B7: with rows in flight."""
-    assert manifest.decode((GOLDEN / "manifest-2.json").read_bytes(), NAME) == UNALIGNED
+def test_a_manifest_is_read_as_it_was_written() -> None:
+    """T2: the file in `golden` changes when the format does, and only on purpose."""
+    assert manifest.decode((GOLDEN / "manifest-1.json").read_bytes(), NAME) == UNALIGNED
 
 
 def test_a_manifest_is_written_the_same_way_every_time() -> None:
     """One spelling: sorted keys, whatever order things were put in."""
-    assert manifest.encode(UNALIGNED) == (GOLDEN / "manifest-2.json").read_bytes()
+    assert manifest.encode(UNALIGNED) == (GOLDEN / "manifest-1.json").read_bytes()
     shuffled = dataclasses.replace(MANIFEST, snapshots=tuple(map(upside_down, MANIFEST.snapshots)))
     assert manifest.encode(shuffled) == manifest.encode(MANIFEST)
 
@@ -51,7 +46,7 @@ def test_a_manifest_is_json_that_anyone_can_open() -> None:
     """S9: data, never code."""
     opened = json.loads(manifest.encode(MANIFEST))
     assert opened["format"] == "penstock-checkpoint"
-    assert opened["version"] == 2
+    assert opened["version"] == 1
     assert opened["body"]["snapshots"][0]["operators"]["orders"]["lanes"][0] == [0, {"at": 41}]
 
 
@@ -87,14 +82,14 @@ def test_another_document_is_not_taken_for_a_manifest() -> None:
 
 
 def test_a_manifest_of_a_later_version_says_what_to_do() -> None:
-    later = document.write(MANIFEST, "penstock-checkpoint", 3)
-    with pytest.raises(CheckpointCorrupt, match=r"version 3; this Penstock reads up to 2.*newer"):
+    later = document.write(MANIFEST, "penstock-checkpoint", 2)
+    with pytest.raises(CheckpointCorrupt, match=r"version 2; this Penstock reads up to 1.*newer"):
         manifest.decode(later, NAME)
 
 
 def test_the_files_of_a_checkpoint_are_known_by_name() -> None:
     """T4: what retention counts."""
-    assert MANIFEST.files == ("chk-7/0-3", "shared/5f2c-1")
+    assert MANIFEST.files == ("chk-7/0-3", "shared/5-0-3-state")
     assert MANIFEST.bytes_total == 640 + 512 + 3 + 9
 
 
@@ -106,8 +101,8 @@ def rewritten(change: Callable[[Any], None]) -> bytes:
     body = json.loads(manifest.encode(MANIFEST))["body"]
     change(body)
     text = json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
-    digest = document._digest("penstock-checkpoint", 2, text)
-    tail = f',"digest":"{digest}","format":"penstock-checkpoint","version":2}}\n'
+    digest = document._digest("penstock-checkpoint", 1, text)
+    tail = f',"digest":"{digest}","format":"penstock-checkpoint","version":1}}\n'
     return b'{"body":' + text + tail.encode()
 
 
@@ -139,7 +134,7 @@ SEGMENT = ("snapshots", 1, "operators", "totals", "segments")
         (set_at("parallelism", to=129), "parallelism: 129 is not in 1..128"),
         (set_at("max_parallelism", to=2**40), "max_parallelism: 1099511627776"),
         (set_at("trigger_ms", to="now"), "trigger_ms: expected a number, got str"),
-        (set_at("version", to=3), "version: 3 in a file of version 2"),
+        (set_at("version", to=3), "version: 3 in a file of version 1"),
         (set_at("operators", to={}), "operators: expected list, got dict"),
         (set_at("operators", 0, "name", to="other"), "orders: not in the list of operators"),
         (set_at("operators", 0, "name", to="out"), "operators: the same name twice"),
@@ -190,7 +185,7 @@ def test_a_deeply_nested_body_is_refused() -> None:
             rewritten(set_at("snapshots", 1, "operators", "out", "transactions", to=[nested])), NAME
         )
     text = b"[" * 200_000
-    tail = f',"digest":"{document._digest("penstock-checkpoint", 2, text)}"'.encode()
+    tail = f',"digest":"{document._digest("penstock-checkpoint", 1, text)}"'.encode()
     with pytest.raises(CheckpointCorrupt, match="is not JSON"):
         manifest.decode(
             b'{"body":' + text + tail + b',"format":"penstock-checkpoint","version":2}\n', NAME

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +15,7 @@ from penstock.wire import paths
 from penstock.wire.paths import WorkerFile
 
 NUMBERS = st.integers(min_value=1, max_value=10**9)
+FILE = paths.WorkerFile(CheckpointId(7), SlotId(0), AttemptId(2))
 
 
 def test_names_are_as_the_layout_says() -> None:
@@ -26,7 +29,7 @@ def test_names_are_as_the_layout_says() -> None:
     assert not paths.is_history("history/0000000003-12")
     assert paths.is_known("history/0000000003-0000000012")
     assert paths.lease(CheckpointId(12), "5f2c" * 8) == f"chk-12/lease-{'5f2c' * 8}"
-    assert paths.shared("5f2c") == "shared/5f2c"
+    assert paths.shared_file(replace(FILE, part="state")) == "shared/7-0-2-state"
     assert paths.taskowned("staged/0-1.parquet") == "taskowned/staged/0-1.parquet"
     assert paths.job_directory("chk/", "totals") == paths.job_directory("chk", "totals")
     assert paths.job_directory("s3://bucket/x", "totals") == "s3://bucket/x/totals"
@@ -57,7 +60,8 @@ STRANGE = [
     "chk-1/_Metadata", "chk-99999999999999999999999/_metadata", "owner/3", "owner/00000000003",
     "owner/000000000a", "owner/0000000003-", "owner/0000000003-restored2", "owner/0000000003/x",
     "chk-1/lease-", "chk-1/lease-5f2c", f"chk-01/lease-{'0' * 32}", f"chk-1/lease-{'G' * 32}", "lease-1",
-    "shared/", "shared/../x", "shared/a/b", "shared/.hidden", "taskowned/../x", "job.json2",
+    "shared/", "shared/../x", "shared/a/b", "shared/.hidden",
+    "shared/a", "shared/1-0-1", "shared/01-0-1-a", "taskowned/../x", "job.json2",
 ]  # fmt: skip
 
 
@@ -83,13 +87,13 @@ def test_no_text_makes_a_parser_raise(name: str) -> None:
 
 def test_known_names_are_known() -> None:
     for name in (
-        "job.json", "chk-1/_metadata", "chk-1/0-1", "owner/0000000001", "shared/a",
+        "job.json", "chk-1/_metadata", "chk-1/0-1", "owner/0000000001", "shared/1-0-1-a",
         "owner/0000000001-restored", "taskowned/a/b", f"chk-1/lease-{'0f' * 16}",
     ):  # fmt: skip
         assert paths.is_known(name)
 
 
-@pytest.mark.parametrize("name", ["chk-3/0-1", "shared/5f2c-1.sst"])
+@pytest.mark.parametrize("name", ["chk-3/0-1", "shared/3-0-1-000012.sst"])
 def test_a_state_file_of_a_manifest_is_accepted(name: str) -> None:
     assert paths.segment_file(name) == name
 
@@ -111,8 +115,9 @@ def test_numbers_that_cannot_be_are_refused() -> None:
         lambda: paths.owner(AttemptId(10**10)),
         lambda: paths.lease(CheckpointId(1), "../../x"),
         lambda: paths.lease(CheckpointId(0), "0" * 32),
-        lambda: paths.shared("../x"),
-        lambda: paths.shared("a/b"),
+        lambda: paths.shared_file(replace(FILE, part="../x")),
+        lambda: paths.shared_file(replace(FILE, part="a/b")),
+        lambda: paths.shared_file(FILE),
         lambda: paths.taskowned("a//b"),
     ):
         with pytest.raises(InvariantBroken):

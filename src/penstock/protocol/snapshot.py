@@ -29,16 +29,26 @@ class Block:
     checksum: str
 
 
+ALL_GROUPS = (0, 1 << 16)
+
+
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """The rows of one keyed state of one operator, as blocks in `file` (a name relative to the job's
-    directory) or, where `inline` is set, in those bytes. Block offsets count from the start of either."""
+    """Rows of one keyed state of one operator, as blocks in `file` (a name relative to the job's
+    directory) or, where `inline` is set, in those bytes. Block offsets count from the start of either.
+
+    The segments of a state are applied in their order: what a later one says of a key counts."""
 
     state: str
     schema: bytes
     blocks: tuple[Block, ...]
     file: str = ""
     inline: bytes | None = None
+    groups: tuple[int, int] = ALL_GROUPS
+    """The first of the key groups whose rows count, and the first behind them. A later checkpoint may refer to a file
+    of which only a part still counts."""
+    delta: bool = False
+    """Only what changed since the segments before it; of a key that was removed there is a row that says so."""
 
     @property
     def bytes_total(self) -> int:

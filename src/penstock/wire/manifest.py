@@ -8,12 +8,13 @@ dataclass of its own beside a function that makes a `Manifest` of it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from penstock.errors import CheckpointCorrupt, InvariantBroken
 from penstock.protocol.ids import NO_CHECKPOINT, AttemptId, CheckpointId
 from penstock.protocol.messages import SnapshotKind
 from penstock.protocol.snapshot import (
+    ALL_GROUPS,
     NO_SOURCE,
     Block,
     OperatorSnapshot,
@@ -22,7 +23,7 @@ from penstock.protocol.snapshot import (
 )
 from penstock.wire import document, paths
 
-VERSION = 2
+VERSION = 1
 """Version 1 had no rows in flight."""
 MAX_PARALLELISM_MAX = 32768
 
@@ -78,9 +79,7 @@ def encode(manifest: Manifest) -> bytes:
 
 def decode(data: bytes, name: str) -> Manifest:
     """The manifest in these bytes, wholly checked; `name` says where they are from, for errors."""
-    manifest: Manifest = document.read(data, _KIND, {1: Manifest, VERSION: Manifest}, name)
-    if manifest.version == 1:
-        manifest = replace(manifest, version=VERSION)
+    manifest: Manifest = document.read(data, _KIND, {VERSION: Manifest}, name)
     problem = _first_problem(manifest)
     if problem:
         raise CheckpointCorrupt(f"{name}: not a valid manifest: {problem}")
@@ -170,6 +169,9 @@ def _segment_problems(segment: Segment, groups: int, where: str) -> Iterator[str
             paths.segment_file(segment.file)
         except CheckpointCorrupt as error:
             yield f"{where}.file: {error}"
+    first, end_group = segment.groups
+    if not 0 <= first <= end_group <= ALL_GROUPS[1]:
+        yield f"{where}.groups: {first}..{end_group} are no key groups"
     end = None if segment.inline is None else len(segment.inline)
     for i, block in enumerate(segment.blocks):
         yield from _block_problems(block, groups, end, f"{where}.blocks[{i}]")

@@ -7,7 +7,7 @@
         chk-<n>/<slot>-<attempt>       state that belongs to checkpoint n alone, one file per worker
         chk-<n>/_metadata              written last: checkpoint n exists if and only if this does
         chk-<n>/lease-<id>             somebody reads checkpoint n: its files stay until this expires
-        shared/<id>                    state that several checkpoints refer to
+        shared/<n>-<slot>-<attempt>-<part>  state that later checkpoints than n may refer to, too
         taskowned/...                  files that the coordinator never deletes:
           <operator>/<set>/set.json      rows of a DataFrame, staged for this source
           <operator>/<set>/batch-<n>     the files of batch n: it is staged if and only if this exists
@@ -49,7 +49,7 @@ _WORKER_FILE = re.compile(rf"chk-({_POSITIVE})/({_NUMBER})-({_NUMBER})")
 _LEASE = re.compile(rf"chk-({_POSITIVE})/lease-([0-9a-f]{{32}})")
 _OWNER = re.compile(rf"{OWNER_FOLDER}/([0-9]{{{_ATTEMPT_DIGITS}}})")
 _RESTORED = re.compile(rf"{OWNER_FOLDER}/([0-9]{{{_ATTEMPT_DIGITS}}})-restored")
-_SHARED = re.compile(rf"{SHARED_FOLDER}/({_PART})")
+_SHARED = re.compile(rf"{SHARED_FOLDER}/({_POSITIVE})-({_NUMBER})-({_NUMBER})-({_PART})")
 _HISTORY = re.compile(rf"{HISTORY_FOLDER}/([0-9]{{{_ATTEMPT_DIGITS}}})-([0-9]{{{_PAGE_DIGITS}}})")
 _STAGED_SET = re.compile(r"[0-9]{6}-[0-9a-f]{8}")
 _STAGED_BATCH = re.compile(rf"({_STAGED_SET.pattern})/batch-({_NUMBER})")
@@ -59,11 +59,13 @@ _TASKOWNED = re.compile(rf"{TASKOWNED_FOLDER}/({_PART}(?:/{_PART})*)")
 
 @dataclass(frozen=True, order=True, slots=True)
 class WorkerFile:
-    """What the name of a worker's file says."""
+    """What the name of a worker's file says. `checkpoint` is the one that it was written for."""
 
     checkpoint: CheckpointId
     slot: SlotId
     attempt: AttemptId
+    part: str = ""
+    """What it is of all that the worker shares in that checkpoint."""
 
 
 # ---- the job's folder
@@ -135,9 +137,10 @@ def history(attempt: AttemptId, page: int) -> str:
     return _checked(_HISTORY, f"{HISTORY_FOLDER}/{writer}-{number}")
 
 
-def shared(file: str) -> str:
-    """The name of a file that several checkpoints may refer to; `file` is unique for ever."""
-    return _checked(_SHARED, f"{SHARED_FOLDER}/{file}")
+def shared_file(file: WorkerFile) -> str:
+    """The name of a file that later checkpoints may refer to, too. Unique for ever, as `worker_file` is."""
+    numbers = f"{file.checkpoint}-{file.slot}-{file.attempt}"
+    return _checked(_SHARED, f"{SHARED_FOLDER}/{numbers}-{file.part}")
 
 
 def taskowned(file: str) -> str:
@@ -237,9 +240,12 @@ def is_history(name: str) -> bool:
     return _HISTORY.fullmatch(name) is not None
 
 
-def shared_of(name: str) -> str | None:
+def shared_of(name: str) -> WorkerFile | None:
     found = _SHARED.fullmatch(name)
-    return found[1] if found else None
+    if not found:
+        return None
+    checkpoint, slot, attempt = (int(group) for group in found.groups()[:3])
+    return WorkerFile(CheckpointId(checkpoint), SlotId(slot), AttemptId(attempt), found[4])
 
 
 def is_known(name: str) -> bool:
@@ -253,7 +259,7 @@ def segment_file(name: str) -> str:
     if _WORKER_FILE.fullmatch(name) or _SHARED.fullmatch(name):
         return name
     raise CheckpointCorrupt(
-        f"{name[:200]!r} is not the name of a state file (chk-<n>/<slot>-<attempt> or shared/<id>): "
+        f"{name[:200]!r} is not the name of a state file (in chk-<n>/ or shared/): "
         "the metadata that names it is damaged or was not written by Penstock"
     )
 
