@@ -188,7 +188,7 @@ def test_a_deeply_nested_body_is_refused() -> None:
     tail = f',"digest":"{document._digest("penstock-checkpoint", 1, text)}"'.encode()
     with pytest.raises(CheckpointCorrupt, match="is not JSON"):
         manifest.decode(
-            b'{"body":' + text + tail + b',"format":"penstock-checkpoint","version":2}\n', NAME
+            b'{"body":' + text + tail + b',"format":"penstock-checkpoint","version":1}\n', NAME
         )
 
 
