@@ -49,7 +49,10 @@ from penstock.engine.operators.process import (
     ProcessFunction,
 )
 from penstock.engine.operators.row import Row
-from penstock.engine.operators.value_state import ValueState
+from penstock.engine.operators.states.folded import AggregatingState, ReducingState
+from penstock.engine.operators.states.lists import ListState
+from penstock.engine.operators.states.maps import MapState
+from penstock.engine.operators.states.value import ValueState
 from penstock.errors import (
     CheckpointCorrupt,
     CommitError,
@@ -72,6 +75,7 @@ __version__ = "0.1.0"
 __all__ = [
     "END",
     "Aggregate",
+    "AggregatingState",
     "BatchProcessFunction",
     "BlackholeSink",
     "CheckpointConfig",
@@ -98,12 +102,15 @@ __all__ = [
     "JobFenced",
     "KeyedStream",
     "LaunchError",
+    "ListState",
+    "MapState",
     "NoRestart",
     "PenstockError",
     "Pipeline",
     "PlanError",
     "ProcessContext",
     "ProcessFunction",
+    "ReducingState",
     "Row",
     "SchemaError",
     "Sink",

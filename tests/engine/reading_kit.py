@@ -15,7 +15,7 @@ from penstock.engine.reading.request import Request, make_request
 from penstock.engine.worker.inputs import ChannelRows
 from penstock.engine.worker.snapshots import WriteWork, reader
 from penstock.engine.worker.subtask import Taken
-from penstock.plan.keyhash import key_groups, key_lanes, owner_of
+from penstock.plan.keyhash import key_groups, key_hashes, owner_of
 from penstock.ports.store import CheckpointStore
 from penstock.protocol.ids import AttemptId, CheckpointId, SlotId, SubtaskId
 from penstock.protocol.messages import SnapshotKind
@@ -60,7 +60,7 @@ def fed(
     make: Any, rows: pa.RecordBatch, keys: Sequence[str], parallelism: int, max_parallelism: int
 ) -> list[Operator]:
     """The subtasks of a keyed operator, each with its rows."""
-    groups = key_groups(key_lanes([rows.column(key) for key in keys])[0], max_parallelism)
+    groups = key_groups(key_hashes([rows.column(key) for key in keys])[0], max_parallelism)
     owners = owner_of(groups, parallelism, max_parallelism)
     made = []
     for index in range(parallelism):

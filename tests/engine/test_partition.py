@@ -7,7 +7,7 @@ import pytest
 
 from penstock.engine.worker.partition import make_partitioner
 from penstock.plan.graph import Broadcast, Forward, Hash, Rebalance
-from penstock.plan.keyhash import key_groups, key_lanes, owner_of
+from penstock.plan.keyhash import key_groups, key_hashes, owner_of
 
 GROUPS = 128
 
@@ -26,7 +26,7 @@ def test_every_row_goes_to_the_owner_of_its_key_group_and_keeps_its_order(target
     seen = sorted(k for piece in pieces.values() for k in piece.column("k").to_pylist())
     assert seen == list(range(1_000))
     for target, piece in pieces.items():
-        lane, _ = key_lanes([piece.column("k")])
+        lane, _ = key_hashes([piece.column("k")])
         assert set(owner_of(key_groups(lane, GROUPS), targets, GROUPS).tolist()) == {target}
         assert piece.column("k").to_pylist() == sorted(piece.column("k").to_pylist())
         assert piece.column("v").to_pylist() == [k * 10 for k in piece.column("k").to_pylist()]

@@ -25,7 +25,7 @@ from penstock.engine.reading.keyed import StateTable
 from penstock.engine.reading.request import make_request
 from penstock.engine.worker.inputs import ChannelRows
 from penstock.errors import CheckpointCorrupt, ConfigError
-from penstock.plan.keyhash import key_groups, key_lanes
+from penstock.plan.keyhash import key_groups, key_hashes
 from penstock.protocol.ids import CheckpointId
 from penstock.state import aggregates as agg
 from penstock.state.segments import GROUP_FIELD, encode_blocks
@@ -149,7 +149,7 @@ def test_a_running_aggregate_is_shown_with_the_results_that_the_job_emits(
         wanted = {name: plain_fold(each, of_key[key]) for name, each in AGGREGATES.items()}
         assert all(same(row[name], wanted[name]) for name in wanted), (row, wanted)
         columns = [pa.array([key[0]], pa.string()), pa.array([key[1]], pa.int32())]
-        assert row["key_group"] == key_groups(key_lanes(columns)[0], max_parallelism)[0]
+        assert row["key_group"] == key_groups(key_hashes(columns)[0], max_parallelism)[0]
 
 
 class LastAmount:

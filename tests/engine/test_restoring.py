@@ -15,7 +15,7 @@ from penstock.engine.worker.subtask import Taken
 from penstock.errors import CheckpointCorrupt, PlanError
 from penstock.plan.graph import Hash, LogicalGraph, Node, Partitioning, Rebalance
 from penstock.plan.graph import Input as Edge
-from penstock.plan.keyhash import key_groups, key_lanes, owner_of
+from penstock.plan.keyhash import key_groups, key_hashes, owner_of
 from penstock.plan.physical import PhysicalPlan, make_plan
 from penstock.ports.channel import Batch
 from penstock.protocol.ids import AttemptId, CheckpointId, SlotId, SubtaskId
@@ -116,7 +116,7 @@ def test_with_another_parallelism_keyed_rows_go_to_whom_their_key_belongs_to_now
     made = plan(parallelism)
     parts = (taken(0, (0, [rows(*everything[:20])])), taken(1, (1, [rows(*everything[20:])])))
     snapshots = written(store, *parts)
-    lane, _ = key_lanes([pa.array(everything, pa.int64())])
+    lane, _ = key_hashes([pa.array(everything, pa.int64())])
     owners = owner_of(key_groups(lane, GROUPS), parallelism, GROUPS).tolist()
     seen = []
     for slot in range(parallelism):

@@ -448,9 +448,9 @@ def _two_subtasks(restored: tuple[OperatorSnapshot, ...]) -> list[Any]:
 
 
 def _owner(key: str) -> int:
-    from penstock.plan.keyhash import key_groups, key_lanes
+    from penstock.plan.keyhash import key_groups, key_hashes
 
-    group = int(key_groups(key_lanes([pa.array([key])])[0], CONTEXT.max_parallelism)[0])
+    group = int(key_groups(key_hashes([pa.array([key])])[0], CONTEXT.max_parallelism)[0])
     return group * 2 // CONTEXT.max_parallelism
 
 

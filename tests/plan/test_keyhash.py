@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import SchemaError
 from penstock.plan import keyhash
-from penstock.plan.keyhash import check_key_types, key_groups, key_lanes, lanes_of, mix, owner_of
+from penstock.plan.keyhash import check_key_types, key_groups, key_hashes, hashes_of, mix, owner_of
 
 D = decimal.Decimal
 COLUMNS = {
@@ -90,7 +90,7 @@ GOLDEN = {
 
 
 def hashed(columns: list[pa.Array]) -> list[tuple[int, int, int]]:
-    h1, h2 = key_lanes(columns)
+    h1, h2 = key_hashes(columns)
     groups = key_groups(h1, 128)
     return [(int(a), int(b), int(g)) for a, b, g in zip(h1, h2, groups, strict=True)]
 
@@ -104,8 +104,8 @@ def test_lanes_and_groups_are_those_of_the_golden_vectors(name: str) -> None:
 def test_another_process_with_another_hash_seed_computes_the_same_lanes() -> None:
     """I15: the key group of a key is the same in every process."""
     code = (
-        "import pyarrow as pa\nfrom penstock.plan.keyhash import key_lanes\n"
-        "h1, h2 = key_lanes([pa.array(['exactly-16-bytes', 'y' * 129]), pa.array([1, None])])\n"
+        "import pyarrow as pa\nfrom penstock.plan.keyhash import key_hashes\n"
+        "h1, h2 = key_hashes([pa.array(['exactly-16-bytes', 'y' * 129]), pa.array([1, None])])\n"
         "print(h1.tolist(), h2.tolist())"
     )
     root = Path(__file__).parents[2]
@@ -113,7 +113,7 @@ def test_another_process_with_another_hash_seed_computes_the_same_lanes() -> Non
     for seed in ("1", "2"):
         env = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(root / "src")}
         seen.add(subprocess.check_output([sys.executable, "-c", code], env=env, text=True))
-    h1, h2 = key_lanes([pa.array(["exactly-16-bytes", "y" * 129]), pa.array([1, None])])
+    h1, h2 = key_hashes([pa.array(["exactly-16-bytes", "y" * 129]), pa.array([1, None])])
     assert seen == {f"{h1.tolist()} {h2.tolist()}\n"}
 
 
@@ -124,12 +124,12 @@ def test_the_hash_of_a_row_does_not_depend_on_the_rest_of_its_batch(
     """I15: a key has one key group, however its rows are batched or sliced."""
     column = pa.array(values, pa.string())
     start = data.draw(st.integers(0, len(values) - 1))
-    h1, h2 = key_lanes([column])
+    h1, h2 = key_hashes([column])
     for sliced in (column.slice(start, 1), column.slice(start)):
-        s1, s2 = key_lanes([sliced])
+        s1, s2 = key_hashes([sliced])
         assert (s1[0], s2[0]) == (h1[start], h2[start])
-    b1, b2 = key_lanes([column.cast(pa.large_binary()), pa.array([7] * len(values))])
-    c1, c2 = key_lanes([column.slice(start, 1), pa.array([7])])
+    b1, b2 = key_hashes([column.cast(pa.large_binary()), pa.array([7] * len(values))])
+    c1, c2 = key_hashes([column.slice(start, 1), pa.array([7])])
     assert (c1[0], c2[0]) == (b1[start], b2[start])
 
 
@@ -163,7 +163,7 @@ def test_no_rows_have_no_lanes() -> None:
 
 def test_floats_are_refused_as_keys_with_the_reason() -> None:
     with pytest.raises(SchemaError, match="cannot be a key"):
-        key_lanes([pa.array([1.0])])
+        key_hashes([pa.array([1.0])])
     with pytest.raises(
         SchemaError, match=r"'price' of type double cannot be a key.*cast to decimal"
     ):
@@ -183,15 +183,15 @@ def test_two_words_can_be_solved_from_the_two_lanes() -> None:
 
 def test_lanes_are_called_exact_only_where_they_are() -> None:
     ints, words = pa.array([1]), pa.array(["x" * 15])
-    assert lanes_of([ints]).exact
-    assert lanes_of([ints, ints]).exact
-    assert lanes_of([words]).exact
-    assert not lanes_of([pa.array(["x" * 16])]).exact
-    assert not lanes_of([ints, words]).exact
-    assert not lanes_of([ints, ints, ints]).exact
-    assert not lanes_of([pa.array([1, None])]).exact
-    assert not lanes_of([pa.array(["a", None])]).exact
-    assert not lanes_of([ints, pa.array([None], pa.int64())]).exact
+    assert hashes_of([ints]).exact
+    assert hashes_of([ints, ints]).exact
+    assert hashes_of([words]).exact
+    assert not hashes_of([pa.array(["x" * 16])]).exact
+    assert not hashes_of([ints, words]).exact
+    assert not hashes_of([ints, ints, ints]).exact
+    assert not hashes_of([pa.array([1, None])]).exact
+    assert not hashes_of([pa.array(["a", None])]).exact
+    assert not hashes_of([ints, pa.array([None], pa.int64())]).exact
 
 
 @pytest.mark.parametrize("shift", range(48))

@@ -53,7 +53,7 @@ def weak(h1: Callable[[int], int], h2: Callable[[int], int]) -> Callable[..., La
             False,
         )
 
-    original = keyhash.lanes_of
+    original = keyhash.hashes_of
     return lanes
 
 
@@ -78,8 +78,8 @@ def test_keys_whose_lanes_collide_stay_different_keys(lanes, batches) -> None:
     """Whoever chooses keys cannot make two of them one: the stored key decides."""
     table = table_of(pa.string(), pa.int64())
     model: dict[tuple[Any, ...], int] = {}
-    real = keyhash.lanes_of
-    keyhash.lanes_of = lanes  # type: ignore[assignment]
+    real = keyhash.hashes_of
+    keyhash.hashes_of = lanes  # type: ignore[assignment]
     try:
         for batch in batches:
             add(
@@ -92,7 +92,7 @@ def test_keys_whose_lanes_collide_stay_different_keys(lanes, batches) -> None:
             for key in batch:
                 model[key] = model.get(key, 0) + 1
     finally:
-        keyhash.lanes_of = real
+        keyhash.hashes_of = real
     assert contents(rows_of(table.freeze().encode())) == model
     assert len(table) == len(model)
 
@@ -103,11 +103,11 @@ def test_a_key_beyond_the_exact_lanes_makes_all_keys_be_compared(
 ) -> None:
     """Short text is told apart by its lanes alone; a long one with the same lanes must not be taken for it."""
     table = table_of(pa.string())
-    short = keyhash.lanes_of([pa.array(["short"])])
+    short = keyhash.hashes_of([pa.array(["short"])])
     assert short.exact
     if not long_first:
         add(table, [pa.array(["short"])])
-    monkeypatch.setattr(keyhash, "lanes_of", lambda columns: Lanes(short.h1, short.h2, False))
+    monkeypatch.setattr(keyhash, "hashes_of", lambda columns: Lanes(short.h1, short.h2, False))
     add(table, [pa.array(["a long key that was made to collide"])])
     monkeypatch.undo()
     add(table, [pa.array(["short"])], 10)
@@ -116,9 +116,9 @@ def test_a_key_beyond_the_exact_lanes_makes_all_keys_be_compared(
 
 
 def test_exact_keys_that_share_the_first_lane_are_told_apart_by_the_second(monkeypatch) -> None:
-    real = keyhash.lanes_of
+    real = keyhash.hashes_of
     same_h1 = lambda columns: real(columns)._replace(h1=np.full(len(columns[0]), 9, np.uint64))
-    monkeypatch.setattr(keyhash, "lanes_of", same_h1)
+    monkeypatch.setattr(keyhash, "hashes_of", same_h1)
     table = table_of(pa.string())
     add(table, [pa.array(["a", "b", "a", "c"])])
     add(table, [pa.array(["c", "b"])])

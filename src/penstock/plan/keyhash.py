@@ -1,16 +1,16 @@
-"""The stable hash of a key: two 64-bit lanes per row, computed for a whole batch at once.
+"""The stable hash of a key: two 64-bit hashes per row, computed for a whole batch at once.
 
-The lanes are the same in every process, Python version and machine; golden vectors in the tests fix them.
-Lane h1 is well mixed: it chooses the key group and the place in a slot table. Lane h2 is a check.
+The hashes are the same in every process, Python version and machine; golden vectors in the tests fix them.
+Hash h1 is well mixed: it chooses the key group and the place in a cell table. Hash h2 is a check.
 
-How a key becomes lanes: every column is a row of 64-bit words w0, w1, ... (an integer, date or timestamp is one
-word, a decimal two, text one per 8 bytes). A word is folded, t = w ^ (w >> 32), and the lanes of a column are
+How a key becomes hashes: every column is a row of 64-bit words w0, w1, ... (an integer, date or timestamp is one
+word, a decimal two, text one per 8 bytes). A word is folded, t = w ^ (w >> 32), and the hashes of a column are
 the sums of t[j] * A[j] and t[j] * B[j]; zero words add nothing, so the width of the batch does not matter. The
-lanes of several columns are added with a multiplier per column, and a last mix spreads h1. All arithmetic is
+hashes of several columns are added with a multiplier per column, and a last mix spreads h1. All arithmetic is
 modulo 2**64.
 
 Where a key has at most two words the two sums can be solved for them (the determinant A0*B1 - A1*B0 is odd), so
-equal lanes mean equal keys. `lanes_of` says so with `exact`. Beyond that, equal lanes only make equality
+equal hashes mean equal keys. `hashes_of` says so with `exact`. Beyond that, equal hashes only make equality
 likely, and whoever needs certainty must compare the keys.
 """
 
@@ -72,8 +72,8 @@ _S16, _S29, _S32, _S56 = (np.uint64(s) for s in (16, 29, 32, 56))
 _LOW_32 = np.uint64(0xFFFFFFFF)
 
 
-class Lanes(NamedTuple):
-    """`exact`: among keys that were hashed with this flag set, equal lanes mean equal keys."""
+class Hashes(NamedTuple):
+    """`exact`: among keys that were hashed with this flag set, equal hashes mean equal keys."""
 
     h1: U64
     h2: U64
@@ -133,14 +133,14 @@ def _check_key_type(name: str, kind: pa.DataType) -> None:
     )
 
 
-def key_lanes(columns: Sequence[pa.Array]) -> tuple[U64, U64]:
-    """The two lanes (h1, h2) of every row of these key columns."""
-    lanes = lanes_of(columns)
-    return lanes.h1, lanes.h2
+def key_hashes(columns: Sequence[pa.Array]) -> tuple[U64, U64]:
+    """The two hashes (h1, h2) of every row of these key columns."""
+    hashes = hashes_of(columns)
+    return hashes.h1, hashes.h2
 
 
-def lanes_of(columns: Sequence[pa.Array]) -> Lanes:
-    """The lanes, and whether they decide equality by themselves."""
+def hashes_of(columns: Sequence[pa.Array]) -> Hashes:
+    """The hashes, and whether they decide equality by themselves."""
     if len(columns) == 1:
         return _single(columns[0])
     a, b, _ = _column_sums(columns[0])
@@ -150,20 +150,20 @@ def lanes_of(columns: Sequence[pa.Array]) -> Lanes:
         sum_a += a * COLUMN_A[i]
         sum_b += b * COLUMN_B[i]
     exact = len(columns) == 2 and all(is_one_word(c.type) and not c.null_count for c in columns)
-    return Lanes(_finish(sum_a), sum_b, exact)
+    return Hashes(_finish(sum_a), sum_b, exact)
 
 
-def _single(column: pa.Array) -> Lanes:
+def _single(column: pa.Array) -> Hashes:
     if not is_one_word(column.type):
         a, b, exact = _column_sums(column)
-        return Lanes(_finish(a), b, exact)
+        return Hashes(_finish(a), b, exact)
     word = word_of(column)
     h1, h2 = mix(word), word.view(np.uint64)
     if not column.null_count:
-        return Lanes(h1, h2, True)
+        return Hashes(h1, h2, True)
     null = null_mask(column)
     h1[null] = _NULL_A
-    return Lanes(h1, np.where(null, _NULL_B, h2), False)
+    return Hashes(h1, np.where(null, _NULL_B, h2), False)
 
 
 def mix(word: I64) -> U64:

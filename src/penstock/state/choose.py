@@ -8,17 +8,17 @@ import pyarrow as pa
 
 from penstock.state.aggregates import Aggregate, result_field
 from penstock.state.exact_sums import SumDecimals, SumIntegers
+from penstock.state.flat import is_number
 from penstock.state.folds import (
     Average,
     CountRows,
     CountValues,
     Extreme,
-    ExtremeObject,
+    ExtremeValue,
     First,
     Fold,
     Last,
     SumFloats,
-    is_object,
 )
 
 
@@ -51,7 +51,7 @@ def _make_fold(name: str, aggregate: Aggregate, schema: pa.Schema, at: int) -> F
         case "last":
             return Last(name, column, kind, at)
         case word:
-            make = ExtremeObject if is_object(kind) else Extreme
+            make = Extreme if is_number(kind) else ExtremeValue
             return make(name, column, kind, at, largest=word == "max")
 
 

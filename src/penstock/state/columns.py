@@ -1,97 +1,187 @@
-"""Arrow arrays as flat NumPy arrays, and back: what state keeps is NumPy, what it writes is Arrow.
+"""One column of state, by cell: numbers in a flat array, everything else as numbers of values in a pile.
 
-Numbers, booleans, dates and timestamps are flat arrays of their own width; decimals and text are arrays of
-Python objects, with None for null.
+`raw` are the arrays that change in place. A frozen view holds them, and a table saves rows of them before they
+change; `reader` makes Arrow of such rows, on any thread. Where a column has begun anew, `origin` is another object.
 """
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.plan.keyhash import I64, Flags
+from penstock.state.flat import (
+    FIRST_ROWS,
+    PAIR,
+    Values,
+    dtype_of,
+    grown,
+    to_arrow,
+    valid_of,
+    values_of,
+)
+from penstock.state.piles import NOTHING, make_pile
 
-Values = npt.NDArray[Any]
-Rows = TypeVar("Rows", pa.Array, pa.RecordBatch)
+GARBAGE_BYTES_MIN = 1 << 20
+"""So much may lie about before it is worth looking for more."""
+COMPACT_ROWS = 65_536
 
-_UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
-_SIGNED = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}
-_FLOATS = {2: np.float16, 4: np.float32, 8: np.float64}
-
-
-def dtype_of(kind: pa.DataType) -> np.dtype[Any]:
-    """The NumPy type that values of this Arrow type are kept in."""
-    types = pa.types
-    if types.is_boolean(kind):
-        return np.dtype(np.bool_)
-    if not types.is_primitive(kind):
-        return np.dtype(object)
-    width = kind.bit_width // 8
-    if types.is_floating(kind):
-        return np.dtype(_FLOATS[width])
-    table: dict[int, Any] = _UNSIGNED if types.is_unsigned_integer(kind) else _SIGNED
-    return np.dtype(table[width]) if width in table else np.dtype(object)
+Reader: TypeAlias = Callable[[Sequence[Values]], pa.Array]
 
 
-def is_flat(kind: pa.DataType) -> bool:
-    """True when values of this type are numbers in a NumPy array, not Python objects."""
-    return dtype_of(kind) != np.dtype(object)
+class Column(Protocol):
+    kind: pa.DataType
+
+    @property
+    def origin(self) -> object: ...
+
+    @property
+    def raw(self) -> tuple[Values, ...]: ...
+
+    def reader(self) -> Reader: ...
+
+    def grow(self, count: int, capacity: int) -> None:
+        """Longer arrays; the old ones stay as they are for frozen views that hold them."""
+        ...
+
+    def put(self, cells: I64, values: pa.Array) -> None:
+        """Where a cell comes several times, its last value counts."""
+        ...
+
+    def get(self, cells: I64) -> pa.Array: ...
+
+    def equal(self, cells: I64, values: pa.Array) -> Flags:
+        """Row by row: is this the value of that cell? Null equals null."""
+        ...
+
+    def reset(self, cells: I64) -> None:
+        """As new cells are: zero, and null where that can be."""
+        ...
 
 
-def values_of(column: pa.Array) -> Values:
-    """The values as NumPy, without a copy where possible. Where a flat column is null, anything may stand."""
-    dtype = dtype_of(column.type)
-    if dtype == np.dtype(object):
-        objects = np.empty(len(column), object)
-        objects[:] = column.to_pylist()
-        return objects
-    if len(column) == 0:
-        return np.empty(0, dtype)
-    if dtype == np.dtype(np.bool_):
-        column = column.cast(pa.uint8())
-        start = column.offset
-        flags: Values = np.frombuffer(column.buffers()[1], np.uint8, len(column), start) != 0
+class FlatColumn:
+    """`valid` is None where no value can be null."""
+
+    def __init__(self, kind: pa.DataType, *, nullable: bool) -> None:
+        self.kind = kind
+        self.values: Values = np.zeros(FIRST_ROWS, dtype_of(kind))
+        self.valid: Flags | None = np.zeros(FIRST_ROWS, np.bool_) if nullable else None
+
+    @property
+    def origin(self) -> object:
+        return self
+
+    @property
+    def raw(self) -> tuple[Values, ...]:
+        return (self.values,) if self.valid is None else (self.values, self.valid)
+
+    def reader(self) -> Reader:
+        kind = self.kind
+        return lambda raw: to_arrow(raw[0], kind, raw[1] if len(raw) > 1 else None)
+
+    def grow(self, count: int, capacity: int) -> None:
+        self.values = grown(self.values, count, capacity)
+        if self.valid is not None:
+            self.valid = grown(self.valid, count, capacity)
+
+    def put(self, cells: I64, values: pa.Array) -> None:
+        self.values[cells] = values_of(values)
+        if self.valid is not None:
+            valid = valid_of(values)
+            self.valid[cells] = True if valid is None else valid
+
+    def get(self, cells: I64) -> pa.Array:
+        valid = None if self.valid is None else self.valid.take(cells)
+        return to_arrow(self.values.take(cells), self.kind, valid)
+
+    def equal(self, cells: I64, values: pa.Array) -> Flags:
+        mine, theirs = self.values.take(cells), values_of(values)
+        if mine.dtype == PAIR:
+            same: Flags = (_words(mine) == _words(theirs)).all(axis=1)
+        else:
+            same = mine == theirs
+        valid = valid_of(values)
+        if self.valid is None and valid is None:
+            return same
+        there = np.ones(len(cells), np.bool_) if self.valid is None else self.valid.take(cells)
+        given = np.ones(len(cells), np.bool_) if valid is None else valid
+        return (there & given & same) | ~(there | given)
+
+    def reset(self, cells: I64) -> None:
+        self.values[cells] = 0
+        if self.valid is not None:
+            self.valid[cells] = False
+
+
+class PiledColumn:
+    def __init__(self, kind: pa.DataType) -> None:
+        self.kind = kind
+        self._numbers: I64 = np.full(FIRST_ROWS, NOTHING, np.int64)
+        self._pile = make_pile(kind)
+        self._kept_bytes = 0
+        """What the pile had when it was made of what was left of the last one."""
+
+    @property
+    def origin(self) -> object:
+        return self._pile
+
+    @property
+    def raw(self) -> tuple[Values, ...]:
+        return (self._numbers,)
+
+    def reader(self) -> Reader:
+        take = self._pile.view()
+        return lambda raw: take(raw[0])
+
+    def grow(self, count: int, capacity: int) -> None:
+        self._numbers = grown(self._numbers, count, capacity, NOTHING)
+
+    def put(self, cells: I64, values: pa.Array) -> None:
+        first = self._pile.append(values)
+        numbers = np.arange(first, first + len(values))
+        valid = valid_of(values)
+        if valid is not None:
+            numbers[~valid] = NOTHING
+        self._numbers[cells] = numbers
+        if self._pile.nbytes > 2 * self._kept_bytes + GARBAGE_BYTES_MIN:
+            self._compact()
+
+    def get(self, cells: I64) -> pa.Array:
+        return self._pile.view()(self._numbers.take(cells))
+
+    def equal(self, cells: I64, values: pa.Array) -> Flags:
+        mine = self.get(cells)
+        same = pc.fill_null(pc.equal(mine, values), False)
+        if mine.null_count or values.null_count:
+            same = pc.or_(same, pc.and_(mine.is_null(), values.is_null()))
+        flags: Flags = same.to_numpy(zero_copy_only=False)
         return flags
-    return np.frombuffer(column.buffers()[1], dtype, len(column), column.offset * dtype.itemsize)
+
+    def reset(self, cells: I64) -> None:
+        self._numbers[cells] = NOTHING
+
+    def _compact(self) -> None:
+        """A new pile of what is still pointed at. Frozen views keep the old one."""
+        take, old = self._pile.view(), self._numbers
+        pile, numbers = make_pile(self.kind), np.full(len(old), NOTHING, np.int64)
+        there = np.flatnonzero(old >= 0)
+        for start in range(0, len(there), COMPACT_ROWS):
+            cells = there[start : start + COMPACT_ROWS]
+            first = pile.append(take(old.take(cells)))
+            numbers[cells] = np.arange(first, first + len(cells))
+        self._pile, self._numbers = pile, numbers
+        self._kept_bytes = pile.nbytes
 
 
-def valid_of(column: pa.Array) -> Flags | None:
-    """True per row that is not null; None when no row is."""
-    if not column.null_count:
-        return None
-    valid: Flags = column.is_valid().to_numpy(zero_copy_only=False)
-    return valid
+def make_column(field: pa.Field) -> FlatColumn | PiledColumn:
+    if dtype_of(field.type) is None:
+        return PiledColumn(field.type)
+    return FlatColumn(field.type, nullable=field.nullable)
 
 
-def to_arrow(values: Values, kind: pa.DataType, valid: Flags | None = None) -> pa.Array:
-    """An Arrow array over these values; rows that are not valid are null."""
-    if values.dtype == np.dtype(object):
-        return pa.array(values.tolist(), kind)
-    bitmap, nulls = None, 0
-    if valid is not None:
-        nulls = len(valid) - int(np.count_nonzero(valid))
-        bitmap = _bits(valid) if nulls else None
-    data = _bits(values) if values.dtype == np.dtype(np.bool_) else pa.py_buffer(values)
-    return pa.Array.from_buffers(kind, len(values), [bitmap, data], nulls)
-
-
-def int64_array(values: I64) -> pa.Array:
-    """Over the same memory."""
-    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
-
-
-def take_rows(data: Rows, rows: pa.Array) -> Rows:
-    """These rows of an array or a batch. Every number must be one of a row: Arrow does not look."""
-    taken: Rows = pc.call_function("take", [data, rows], _UNCHECKED)
-    return taken
-
-
-_UNCHECKED = pc.TakeOptions(boundscheck=False)
-
-
-def _bits(flags: Flags) -> pa.Buffer:
-    return pa.py_buffer(np.packbits(flags, bitorder="little"))
+def _words(pairs: Values) -> Any:
+    return np.ascontiguousarray(pairs).view(np.int64).reshape(-1, 2)

@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from penstock.errors import DataError
 from penstock.plan.keyhash import I64, Flags, decimal_words
-from penstock.state.columns import Values, to_arrow, valid_of
-from penstock.state.folds import Fold, NullUntilSeen, Step, present
-from penstock.state.table import KeyedTable
+from penstock.state.flat import Values, to_arrow, valid_of
+from penstock.state.folds import Fold, NullUntilSeen, Step, flat_column, present
+from penstock.state.table import Table
 
 _LIMIT = 1 << 63
 _LOW = (1 << 32) - 1
@@ -33,35 +33,37 @@ class SumIntegers(NullUntilSeen):
     def fields(self) -> list[pa.Field]:
         return [pa.field(f"{self.name}.sum", pa.int64())]
 
-    def update(self, table: KeyedTable, step: Step) -> None:
-        slots, values = present(step, step.batch.column(self.column))
+    def update(self, table: Table, step: Step) -> None:
+        cells, values = present(step, step.batch.column(self.column))
         if len(values):
-            self._guard(table, step, slots, values)
-            np.add.at(table.values[self.at], slots, values.astype(np.int64, copy=False))
-        self._mark(table, step, slots)
+            self._guard(table, step, cells, values)
+            np.add.at(
+                flat_column(table, self.at).values, cells, values.astype(np.int64, copy=False)
+            )
+        self._mark(table, step, cells)
 
-    def result(self, table: KeyedTable, slots: I64) -> pa.Array:
-        values = table.values[self.at].take(slots)
-        return to_arrow(values, pa.int64(), self._nullable(table, slots))
+    def result(self, table: Table, cells: I64) -> pa.Array:
+        values = flat_column(table, self.at).values.take(cells)
+        return to_arrow(values, pa.int64(), self._nullable(table, cells))
 
-    def restored(self, table: KeyedTable) -> None:
+    def restored(self, table: Table) -> None:
         super().restored(table)
-        self._bound = _largest(table.values[self.at][: len(table)])
+        self._bound = _largest(flat_column(table, self.at).values[: table.cells.end])
 
-    def _guard(self, table: KeyedTable, step: Step, slots: I64, values: Values) -> None:
+    def _guard(self, table: Table, step: Step, cells: I64, values: Values) -> None:
         most = _largest(values) * len(values)
         self._bound += most
         if self._bound < _LIMIT:
             return
-        sums = table.values[self.at]
-        self._bound = _largest(sums[: step.end]) + most
+        sums = flat_column(table, self.at).values
+        self._bound = _largest(sums[: table.cells.end]) + most
         if self._bound >= _LIMIT:
-            self._check_each(step, sums, slots, values)
+            self._check_each(step, sums, cells, values)
             self._bound = _LIMIT
 
-    def _check_each(self, step: Step, sums: Values, slots: I64, values: Values) -> None:
+    def _check_each(self, step: Step, sums: Values, cells: I64, values: Values) -> None:
         """Adds up in halves of 32 bits, which cannot overflow in one batch, before anything is changed."""
-        distinct, where = np.unique(slots, return_inverse=True)
+        distinct, where = np.unique(cells, return_inverse=True)
         low, high = np.zeros(len(distinct), np.int64), np.zeros(len(distinct), np.int64)
         np.add.at(low, where, (values & values.dtype.type(_LOW)).astype(np.int64))
         np.add.at(high, where, (values >> values.dtype.type(_S32)).astype(np.int64))
@@ -93,33 +95,33 @@ class SumDecimals(Fold):
         kept = {SUM_TYPE: f"{self._sum_kind.precision},{self._sum_kind.scale}".encode("ascii")}
         return [pa.field(name, pa.int64(), i == LIMBS - 1, kept) for i, name in enumerate(names)]
 
-    def update(self, table: KeyedTable, step: Step) -> None:
+    def update(self, table: Table, step: Step) -> None:
         column = step.batch.column(self.column)
         valid = valid_of(column)
-        words, slots = decimal_words(column), step.slots
+        words, cells = decimal_words(column), step.cells
         if valid is not None:
-            words, slots = words[valid], slots[valid]
+            words, cells = words[valid], cells[valid]
         for i, limb in enumerate(_limbs(words)):
-            np.add.at(table.values[self.at + i], slots, limb)
-        flags: Any = table.valid[self.at + 3]
-        flags[slots] = True
+            np.add.at(flat_column(table, self.at + i).values, cells, limb)
+        flags: Any = flat_column(table, self.at + 3).valid
+        flags[cells] = True
         self._carry(table, step)
 
-    def restored(self, table: KeyedTable) -> None:
+    def restored(self, table: Table) -> None:
         """What stands below a null is not kept in a snapshot."""
-        flags: Any = table.valid[self.at + 3]
-        table.values[self.at + 3][: len(table)][~flags[: len(table)]] = 0
+        flags: Any = flat_column(table, self.at + 3).valid
+        flat_column(table, self.at + 3).values[: table.cells.end][~flags[: table.cells.end]] = 0
 
-    def _carry(self, table: KeyedTable, step: Step) -> None:
-        touched = step.slots.take(step.last)
-        limbs = [table.values[self.at + i].take(touched) for i in range(4)]
+    def _carry(self, table: Table, step: Step) -> None:
+        touched = step.cells.take(step.last)
+        limbs = [flat_column(table, self.at + i).values.take(touched) for i in range(4)]
         for i in range(3):
             limbs[i + 1] += limbs[i] >> _S32
             limbs[i] &= _LOW
         if (limbs[3] != limbs[3].astype(np.int32)).any():
             self._raise_overflow(step.batch.schema.field(self.column).name)
         for i in range(4):
-            table.values[self.at + i][touched] = limbs[i]
+            flat_column(table, self.at + i).values[touched] = limbs[i]
         try:
             self.result(table, touched).validate(full=True)
         except pa.ArrowInvalid:
@@ -131,10 +133,10 @@ class SumDecimals(Fold):
             f"cast {column!r} to a decimal with a smaller scale, or to double, before summing it"
         )
 
-    def result(self, table: KeyedTable, slots: I64) -> pa.Array:
-        limbs = [table.values[self.at + i].take(slots) for i in range(LIMBS)]
-        flags: Any = table.valid[self.at + 3]
-        return decimal_sums(limbs, flags.take(slots), self._sum_kind)
+    def result(self, table: Table, cells: I64) -> pa.Array:
+        limbs = [flat_column(table, self.at + i).values.take(cells) for i in range(LIMBS)]
+        flags: Any = flat_column(table, self.at + 3).valid
+        return decimal_sums(limbs, flags.take(cells), self._sum_kind)
 
 
 def decimal_sums(limbs: Sequence[Values], valid: Flags, kind: pa.DataType) -> pa.Array:

@@ -1,7 +1,7 @@
 """How each aggregate is kept in a keyed table and brought up to date by a batch.
 
 A fold owns a few neighbouring value columns of the table, from number `at` on. `update` folds a batch in, for all
-rows at once; `result` reads the results of some slots. The caller has called `KeyedTable.touch` before.
+rows at once; `result` reads the results of some cells. The caller has called `Table.touch` before.
 """
 
 from __future__ import annotations
@@ -11,27 +11,23 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.plan.keyhash import I64, Flags
-from penstock.state.columns import (
-    Values,
-    int64_array,
-    is_flat,
-    take_rows,
-    to_arrow,
-    valid_of,
-    values_of,
-)
-from penstock.state.table import KeyedTable
+from penstock.state.columns import FlatColumn
+from penstock.state.flat import Values, int64_array, take_rows, to_arrow, valid_of, values_of
+from penstock.state.keyspace import KeySpace
+from penstock.state.table import Table
 
 
 class Step(NamedTuple):
     """One batch, with the place of its rows in the table."""
 
     batch: pa.RecordBatch
-    slots: I64
-    first_new: int
-    end: int
+    space: KeySpace
+    cells: I64
+    new: I64 | slice
+    """The cells that were made for this batch."""
     last: I64
     """The last row of every key in the batch."""
 
@@ -50,12 +46,12 @@ class Fold(ABC):
         """The state columns."""
 
     @abstractmethod
-    def update(self, table: KeyedTable, step: Step) -> None: ...
+    def update(self, table: Table, step: Step) -> None: ...
 
     @abstractmethod
-    def result(self, table: KeyedTable, slots: I64) -> pa.Array: ...
+    def result(self, table: Table, cells: I64) -> pa.Array: ...
 
-    def restored(self, table: KeyedTable) -> None:  # noqa: B027 (optional)
+    def restored(self, table: Table) -> None:  # noqa: B027 (optional)
         """The table was filled from a snapshot."""
 
 
@@ -63,31 +59,31 @@ def present(step: Step, column: pa.Array) -> tuple[I64, Values]:
     """Slots and values of the rows that are not null."""
     values = values_of(column)
     valid = valid_of(column)
-    return (step.slots, values) if valid is None else (step.slots[valid], values[valid])
+    return (step.cells, values) if valid is None else (step.cells[valid], values[valid])
 
 
-def add_floats(sums: Values, slots: I64, values: Values) -> None:
+def add_floats(sums: Values, cells: I64, values: Values) -> None:
     """Infinities and NaN are values like any other: no warning."""
     with np.errstate(all="ignore"):
-        np.add.at(sums, slots, values.astype(np.float64, copy=False))
+        np.add.at(sums, cells, values.astype(np.float64, copy=False))
 
 
 class CountRows(Fold):
     def fields(self) -> list[pa.Field]:
         return [pa.field(f"{self.name}.count", pa.int64(), nullable=False)]
 
-    def update(self, table: KeyedTable, step: Step) -> None:
-        np.add.at(table.values[self.at], step.slots, 1)
+    def update(self, table: Table, step: Step) -> None:
+        np.add.at(flat_column(table, self.at).values, step.cells, 1)
 
-    def result(self, table: KeyedTable, slots: I64) -> pa.Array:
-        return to_arrow(table.values[self.at].take(slots), pa.int64())
+    def result(self, table: Table, cells: I64) -> pa.Array:
+        return to_arrow(flat_column(table, self.at).values.take(cells), pa.int64())
 
 
 class CountValues(CountRows):
-    def update(self, table: KeyedTable, step: Step) -> None:
+    def update(self, table: Table, step: Step) -> None:
         valid = valid_of(step.batch.column(self.column))
-        slots = step.slots if valid is None else step.slots[valid]
-        np.add.at(table.values[self.at], slots, 1)
+        cells = step.cells if valid is None else step.cells[valid]
+        np.add.at(flat_column(table, self.at).values, cells, 1)
 
 
 class NullUntilSeen(Fold):
@@ -96,48 +92,48 @@ class NullUntilSeen(Fold):
 
     _holes = False
 
-    def restored(self, table: KeyedTable) -> None:
+    def restored(self, table: Table) -> None:
         """What stands below a null is not kept in a snapshot: it is put back to where folding starts."""
-        empty = np.flatnonzero(~self._flags(table)[: len(table)])
+        empty = np.flatnonzero(~self._flags(table)[: table.cells.end])
         self._holes = len(empty) > 0
-        kept = table.values[self.at]
+        kept = flat_column(table, self.at).values
         kept[empty] = self._start(kept.dtype)
 
     def _start(self, dtype: np.dtype[Any]) -> Any:
         """The value that a row has before any value came."""
         return dtype.type(0)
 
-    def _flags(self, table: KeyedTable) -> Flags:
-        flags = table.valid[self.at]
+    def _flags(self, table: Table) -> Flags:
+        flags = flat_column(table, self.at).valid
         assert flags is not None
         return flags
 
-    def _mark(self, table: KeyedTable, step: Step, slots: I64) -> None:
-        """`slots` are those of the rows that are not null."""
+    def _mark(self, table: Table, step: Step, cells: I64) -> None:
+        """`cells` are those of the rows that are not null."""
         flags = self._flags(table)
-        if len(slots) == len(step.slots):
-            flags[step.first_new : step.end] = True
+        if len(cells) == len(step.cells):
+            flags[step.new] = True
         else:
             self._holes = True
         if self._holes:
-            flags[slots] = True
+            flags[cells] = True
 
-    def _nullable(self, table: KeyedTable, slots: I64) -> Flags | None:
-        return self._flags(table).take(slots) if self._holes else None
+    def _nullable(self, table: Table, cells: I64) -> Flags | None:
+        return self._flags(table).take(cells) if self._holes else None
 
 
 class SumFloats(NullUntilSeen):
     def fields(self) -> list[pa.Field]:
         return [pa.field(f"{self.name}.sum", pa.float64())]
 
-    def update(self, table: KeyedTable, step: Step) -> None:
-        slots, values = present(step, step.batch.column(self.column))
-        add_floats(table.values[self.at], slots, values)
-        self._mark(table, step, slots)
+    def update(self, table: Table, step: Step) -> None:
+        cells, values = present(step, step.batch.column(self.column))
+        add_floats(flat_column(table, self.at).values, cells, values)
+        self._mark(table, step, cells)
 
-    def result(self, table: KeyedTable, slots: I64) -> pa.Array:
-        values = table.values[self.at].take(slots)
-        return to_arrow(values, pa.float64(), self._nullable(table, slots))
+    def result(self, table: Table, cells: I64) -> pa.Array:
+        values = flat_column(table, self.at).values.take(cells)
+        return to_arrow(values, pa.float64(), self._nullable(table, cells))
 
 
 class Average(Fold):
@@ -149,16 +145,16 @@ class Average(Fold):
             pa.field(f"{self.name}.count", pa.int64(), nullable=False),
         ]
 
-    def update(self, table: KeyedTable, step: Step) -> None:
+    def update(self, table: Table, step: Step) -> None:
         column = step.batch.column(self.column)
         if pa.types.is_decimal(column.type):
             column = column.cast(pa.float64())
-        slots, values = present(step, column)
-        add_floats(table.values[self.at], slots, values)
-        np.add.at(table.values[self.at + 1], slots, 1)
+        cells, values = present(step, column)
+        add_floats(flat_column(table, self.at).values, cells, values)
+        np.add.at(flat_column(table, self.at + 1).values, cells, 1)
 
-    def result(self, table: KeyedTable, slots: I64) -> pa.Array:
-        return averages(*(table.values[self.at + i].take(slots) for i in range(2)))
+    def result(self, table: Table, cells: I64) -> pa.Array:
+        return averages(*(flat_column(table, self.at + i).values.take(cells) for i in range(2)))
 
 
 def averages(total: Values, count: Values) -> pa.Array:
@@ -183,13 +179,13 @@ class Extreme(NullUntilSeen):
     def fields(self) -> list[pa.Field]:
         return [pa.field(f"{self.name}.{self._word}", self.kind)]
 
-    def update(self, table: KeyedTable, step: Step) -> None:
-        slots, values = present(step, step.batch.column(self.column))
-        kept = _numbers(table.values[self.at])
-        kept[step.first_new : step.end] = self._start(kept.dtype)
+    def update(self, table: Table, step: Step) -> None:
+        cells, values = present(step, step.batch.column(self.column))
+        kept = _numbers(flat_column(table, self.at).values)
+        kept[step.new] = self._start(kept.dtype)
         with np.errstate(all="ignore"):
-            self._better.at(kept, slots, _numbers(values))
-        self._mark(table, step, slots)
+            self._better.at(kept, cells, _numbers(values))
+        self._mark(table, step, cells)
 
     def _start(self, dtype: np.dtype[Any]) -> Any:
         if self._floats:
@@ -199,9 +195,9 @@ class Extreme(NullUntilSeen):
         limits = np.iinfo(dtype)
         return limits.min if self._largest else limits.max
 
-    def result(self, table: KeyedTable, slots: I64) -> pa.Array:
-        values = table.values[self.at].take(slots)
-        return to_arrow(values, self.kind, self._nullable(table, slots))
+    def result(self, table: Table, cells: I64) -> pa.Array:
+        values = flat_column(table, self.at).values.take(cells)
+        return to_arrow(values, self.kind, self._nullable(table, cells))
 
 
 def _numbers(values: Values) -> Values:
@@ -209,35 +205,31 @@ def _numbers(values: Values) -> Values:
     return values.view(np.uint8) if values.dtype == np.dtype(np.bool_) else values
 
 
-class ExtremeObject(Fold):
-    """min and max of decimals and text: Arrow finds the best of each key in the batch, Python compares it with
-    the one that is kept."""
+class ExtremeValue(Fold):
+    """min and max of decimals and text: Arrow finds the best of each key in the batch, and whether it beats the one
+    that is kept."""
 
     def __init__(
         self, name: str, column: int, kind: pa.DataType, at: int, *, largest: bool
     ) -> None:
         super().__init__(name, column, kind, at)
         self._word = "max" if largest else "min"
-        self._largest = largest
+        self._better: Any = pc.max_element_wise if largest else pc.min_element_wise
 
     def fields(self) -> list[pa.Field]:
         return [pa.field(f"{self.name}.{self._word}", self.kind)]
 
-    def update(self, table: KeyedTable, step: Step) -> None:
-        slots = int64_array(step.slots)
-        rows = pa.table([slots, step.batch.column(self.column)], ["slot", "value"])
-        best = rows.group_by("slot").aggregate([("value", self._word)])
-        kept = table.values[self.at]
-        pairs = zip(best["slot"].to_pylist(), best[f"value_{self._word}"].to_pylist(), strict=True)
-        for slot, value in pairs:
-            if value is None:
-                continue
-            old = kept[slot]
-            if old is None or (value > old if self._largest else value < old):
-                kept[slot] = value
+    def update(self, table: Table, step: Step) -> None:
+        rows = pa.table(
+            [int64_array(step.cells), step.batch.column(self.column)], ["cell", "value"]
+        )
+        best = rows.group_by("cell").aggregate([("value", self._word)]).combine_chunks()
+        cells = best["cell"].chunk(0).to_numpy()
+        column, found = table.columns[self.at], best[f"value_{self._word}"].chunk(0)
+        column.put(cells, self._better(column.get(cells), found.cast(self.kind)))
 
-    def result(self, table: KeyedTable, slots: I64) -> pa.Array:
-        return to_arrow(table.values[self.at].take(slots), self.kind)
+    def result(self, table: Table, cells: I64) -> pa.Array:
+        return table.columns[self.at].get(cells)
 
 
 class _OneRow(Fold):
@@ -248,44 +240,38 @@ class _OneRow(Fold):
     def fields(self) -> list[pa.Field]:
         return [pa.field(f"{self.name}.{self.word}", self.kind)]
 
-    def _put(self, table: KeyedTable, slots: I64, column: pa.Array) -> None:
-        table.values[self.at][slots] = values_of(column)
-        flags = table.valid[self.at]
-        if flags is not None:
-            valid = valid_of(column)
-            flags[slots] = True if valid is None else valid
-
-    def result(self, table: KeyedTable, slots: I64) -> pa.Array:
-        flags = table.valid[self.at]
-        valid = None if flags is None else flags.take(slots)
-        return to_arrow(table.values[self.at].take(slots), self.kind, valid)
+    def result(self, table: Table, cells: I64) -> pa.Array:
+        return table.columns[self.at].get(cells)
 
 
 class First(_OneRow):
     word = "first"
 
-    def update(self, table: KeyedTable, step: Step) -> None:
-        """Only new keys have a first row; writing backwards leaves the earliest."""
-        if step.first_new == step.end:
-            return
-        rows = np.flatnonzero(step.slots >= step.first_new)[::-1]
-        earliest = np.empty(step.end - step.first_new, np.int64)
-        earliest[step.slots[rows] - step.first_new] = rows
-        slots = np.arange(step.first_new, step.end)
-        self._put(table, slots, _take(step.batch.column(self.column), earliest))
+    def update(self, table: Table, step: Step) -> None:
+        """Only new keys have a first row."""
+        new = step.new if not isinstance(step.new, slice) else _numbers_of(step.new)
+        if len(new):
+            rows = step.space.first_rows(step.cells, new)
+            table.columns[self.at].put(new, _take(step.batch.column(self.column), rows))
 
 
 class Last(_OneRow):
     word = "last"
 
-    def update(self, table: KeyedTable, step: Step) -> None:
+    def update(self, table: Table, step: Step) -> None:
         column = _take(step.batch.column(self.column), step.last)
-        self._put(table, step.slots.take(step.last), column)
+        table.columns[self.at].put(step.cells.take(step.last), column)
+
+
+def flat_column(table: Table, at: int) -> FlatColumn:
+    column = table.columns[at]
+    assert isinstance(column, FlatColumn)
+    return column
+
+
+def _numbers_of(part: slice) -> I64:
+    return np.arange(part.start, part.stop)
 
 
 def _take(column: pa.Array, rows: I64) -> pa.Array:
     return take_rows(column, int64_array(rows))
-
-
-def is_object(kind: pa.DataType) -> bool:
-    return not is_flat(kind)

@@ -1,116 +1,181 @@
-"""A keyed table as it was at a freeze, and how a writer gets it while the table goes on changing.
+"""A table as it was at a freeze, and how a writer gets it while the table goes on changing.
 
 The view holds the arrays the table had and an undo log that the table appends to (`save`) before it first
-changes a row. The writer, on its own thread:
+changes a row. The writer, on its own thread, takes one range of key groups after the other:
 
-1. copies the first `count` rows of every column as they are, changes and half-written changes included;
-2. then reads the log and puts the saved values over the copy, the oldest entry last, so the first save wins;
-3. then ends copying, and the table stops saving for this view.
+1. it copies the rows of the range as they are, changes and half-written changes included;
+2. then it reads the log and puts the saved values over the copy, the oldest entry last, so the first save wins;
+3. then it notes that the range is done, and the table stops saving for it.
 
 Why that is exact: an entry is appended before its rows change, and the log is read after the copy. If the copy
 saw a change, its entry was appended before. CPython makes the same true for memory: both threads append and read
-the list holding the interpreter lock, so what came before a lock release is seen after the next acquire. Rows
-made after the freeze lie beyond `count`; an array that the table replaced by a longer one stays here as it was.
-Keys and key groups never change once written.
+the list holding the interpreter lock, so what came before a lock release is seen after the next acquire. Cells
+made after the freeze lie beyond `end`; those given back are not used again before the copy is done; an array that
+the table replaced stays here as it was, and what is saved of its successor is not for this view.
+Keys and key groups do not change while a view is copied.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.plan.keyhash import I64, Flags
-from penstock.state.columns import Values, int64_array, take_rows, to_arrow
-from penstock.state.frozen import Encoded
-from penstock.state.keystore import View
-from penstock.state.segments import block_bounds, encode_blocks
+from penstock.plan.keyhash import I64
+from penstock.protocol.snapshot import Segment
+from penstock.state.cells import Groups
+from penstock.state.changes import Plan, as_delta, delta_schema
+from penstock.state.columns import Reader
+from penstock.state.flat import Values, to_arrow
+from penstock.state.frozen import Out
+from penstock.state.keyspace import KeysOf
+from penstock.state.segments import block_bounds
 
-Saved = tuple[I64, Sequence[Values], Sequence[Flags | None]]
+RANGE_BYTES = 8 << 20
+"""So much is copied at a time."""
+GROUPS = 1 << 16
+
+
+class Saved(NamedTuple):
+    """Rows as they were before they changed."""
+
+    cells: I64
+    groups: Groups
+    raw: tuple[Values, ...]
+    origins: tuple[object, ...]
 
 
 class FrozenTable:
-    """Made by `KeyedTable.freeze`; meets the contract `Frozen`."""
+    """Made by `Table.freeze`; meets the contract `Frozen`."""
 
     def __init__(
         self,
         state: str,
         schema: pa.Schema,
         *,
-        count: int,
-        keys: Sequence[View],
-        groups: npt.NDArray[np.uint16],
-        values: Sequence[Values],
-        valid: Sequence[Flags | None],
+        end: int,
+        groups: Groups,
+        keys: KeysOf,
+        raw: tuple[Values, ...],
+        readers: tuple[tuple[Reader, int], ...],
+        origins: tuple[object, ...],
+        plan: Plan | None = None,
     ) -> None:
         self.copying = True
         self._state = state
         self._schema = schema
-        self._count = count
-        self._keys = keys
+        self._end = end
         self._groups = groups
-        self._values = values
-        self._valid = valid
+        self._keys = keys
+        self._raw = raw
+        self._readers = readers
+        """Of each column, and how many raw arrays it has."""
+        self._origins = origins
+        self._plan = plan
         self._undo: list[Saved] = []
+        self._done = 0
+        """The first key group that is still to be copied."""
 
-    def save(self, slots: I64, values: Sequence[Values], valid: Sequence[Flags | None]) -> None:
+    def save(self, saved: Saved) -> None:
         """Called by the table, on its own thread, before these rows change."""
-        self._undo.append((slots, values, valid))
+        if self._done:
+            needed = saved.groups >= self._done
+            if not needed.all():
+                saved = Saved(
+                    saved.cells[needed],
+                    saved.groups[needed],
+                    tuple(array[needed] for array in saved.raw),
+                    saved.origins,
+                )
+        self._undo.append(saved)
 
     def release(self) -> None:
         """The view is not needed any more: the table stops saving for it and its memory is given back."""
         self.copying = False
         self._undo = []
-        self._keys, self._values, self._valid = (), (), ()
+        self._raw, self._readers = (), ()
+        self._keys = lambda _: []
 
-    def encode(self) -> Encoded:
-        """The rows at the freeze, as bytes. Once."""
-        views, groups = self._keys, self._groups[: self._count]
-        values, valid = self._copy()
-        self.release()
-        keys = [view() for view in views]
-        order = np.argsort(groups, kind="stable")
-        batches = self._batches(keys, groups.take(order), order, values, valid)
-        return encode_blocks(self._state, self._schema, batches)
+    def write(self, out: Out) -> tuple[Segment, ...]:
+        try:
+            plan = self._plan
+            if plan is None:
+                return (out.put(self._state, self._schema, self._batches(None)),)
+            cells = plan.dirty_cells(self._end)
+            if cells is None:
+                made = out.put(self._state, self._schema, self._batches(None), shared=True)
+            else:
+                schema = delta_schema(self._schema)
+                rows = chain(plan.gone(schema), self._changed(cells, schema))
+                made = out.put(self._state, schema, rows, delta=True, shared=True)
+            return plan.written(made)
+        finally:
+            self.release()
 
-    def _copy(self) -> tuple[list[Values], list[Flags | None]]:
-        count = self._count
-        values = [array[:count].copy() for array in self._values]
-        valid = [None if flags is None else flags[:count].copy() for flags in self._valid]
-        for slots, old_values, old_valid in reversed(self._undo):
-            known = slots < count
-            if not known.all():
-                slots = slots[known]
-                old_values = [old[known] for old in old_values]
-                old_valid = [None if old is None else old[known] for old in old_valid]
-            for array, old in zip(values, old_values, strict=True):
-                array[slots] = old
-            for flags, old_flags in zip(valid, old_valid, strict=True):
-                if flags is not None and old_flags is not None:
-                    flags[slots] = old_flags
-        return values, valid
+    def _changed(self, cells: I64, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        return (as_delta(batch, schema) for batch in self._batches(cells))
 
-    def _batches(
-        self,
-        keys: Sequence[pa.Array],
-        groups: npt.NDArray[np.uint16],
-        order: I64,
-        values: Sequence[Values],
-        valid: Sequence[Flags | None],
+    def _batches(self, among: I64 | None) -> Iterator[pa.RecordBatch]:
+        """One batch per block, in order of the key groups; of these cells only, if they are given."""
+        groups = self._groups[: self._end] if among is None else self._groups.take(among)
+        for low, high in self._ranges(groups):
+            inside = np.flatnonzero((groups >= low) & (groups < high))
+            cells = inside if among is None else among.take(inside)
+            raw = self._copy(cells, low, high)
+            self._done = high
+            there = np.flatnonzero(raw[0])
+            order = there.take(np.argsort(groups.take(inside.take(there)), kind="stable"))
+            yield from self._blocks(cells, groups.take(inside), raw[1:], order)
+
+    def _ranges(self, groups: Groups) -> Iterator[tuple[int, int]]:
+        """Ranges of key groups with about as many rows each as may be copied at a time."""
+        width = sum(array.dtype.itemsize for array in self._raw) + 24
+        rows_max = max(1, RANGE_BYTES // width)
+        counts = np.bincount(groups, minlength=1)
+        low, rows = 0, 0
+        for group, count in enumerate(counts.tolist()):
+            if rows and rows + count > rows_max:
+                yield low, group
+                low, rows = group, 0
+            rows += count
+        yield low, GROUPS
+
+    def _copy(self, cells: I64, low: int, high: int) -> list[Values]:
+        """`cells` ascend."""
+        raw = [array.take(cells) for array in self._raw]
+        for saved in reversed(self._undo):
+            mine = np.flatnonzero(
+                (saved.groups >= low) & (saved.groups < high) & (saved.cells < self._end)
+            )
+            if not len(mine) or not len(cells):
+                continue
+            places = np.searchsorted(cells, saved.cells.take(mine))
+            places[places == len(cells)] = 0
+            known = np.flatnonzero(cells.take(places) == saved.cells.take(mine))
+            places, mine = places.take(known), mine.take(known)
+            for i, old in enumerate(saved.raw):
+                if saved.origins[i] is self._origins[i]:
+                    raw[i][places] = old.take(mine)
+        return raw
+
+    def _blocks(
+        self, cells: I64, groups: Groups, raw: Sequence[Values], order: I64
     ) -> Iterator[pa.RecordBatch]:
-        """One batch per block. Rows are put in order a block at a time, so that little memory is needed."""
-        types = [field.type for field in self._schema]
-        for start, end in block_bounds(groups):
+        sorted_groups = groups.take(order)
+        for start, end in block_bounds(sorted_groups):
             rows = order[start:end]
-            taken = int64_array(rows)
-            columns = [to_arrow(groups[start:end], pa.uint16())]
-            columns += [
-                take_rows(key, taken).cast(kind) for key, kind in zip(keys, types[1:], strict=False)
-            ]
-            for array, flags, kind in zip(values, valid, types[1 + len(keys) :], strict=True):
-                columns.append(
-                    to_arrow(array.take(rows), kind, None if flags is None else flags.take(rows))
-                )
-            yield pa.RecordBatch.from_arrays(columns, schema=self._schema)
+            columns = [to_arrow(sorted_groups[start:end], pa.uint16())]
+            columns += self._keys(cells.take(rows))
+            columns += self._values([array.take(rows) for array in raw])
+            cast = [c.cast(field.type) for c, field in zip(columns, self._schema, strict=True)]
+            yield pa.RecordBatch.from_arrays(cast, schema=self._schema)
+
+    def _values(self, raw: Sequence[Values]) -> list[pa.Array]:
+        columns, at = [], 0
+        for read, width in self._readers:
+            columns.append(read(raw[at : at + width]))
+            at += width
+        return columns

@@ -1,9 +1,9 @@
-"""Finds the slot of a key, exactly, for keys of any supported type.
+"""Finds the cell of a key, exactly, for keys of any supported type.
 
-`WordIndex`: one fixed-width column. The slot table is keyed on the value itself; null has a slot beside it.
+`WordIndex`: one fixed-width column. The cell table is keyed on the value itself; null has a cell beside it.
 
-`HashIndex`: everything else. The slot table is keyed on lane h1 and each slot remembers lane h2. Equal lanes
-prove equal keys only where `lanes_of` says `exact` for every key so far; otherwise the stored key is compared.
+`HashIndex`: everything else. The cell table is keyed on hash h1 and each cell remembers hash h2. Equal hashes
+prove equal keys only where `hashes_of` says `exact` for every key so far; otherwise the stored key is compared.
 Rows whose key is not the one they found are told apart in a dict by the key itself: slow, and only for those.
 """
 
@@ -27,135 +27,212 @@ from penstock.plan.keyhash import (
     null_mask,
     word_of,
 )
-from penstock.state.columns import int64_array, take_rows
-from penstock.state.keystore import FIRST_ROWS, View, WordKeys, grown, key_column
-from penstock.state.near import NearSlots
-from penstock.state.slots import SlotTable
+from penstock.state.cell_table import CellTable
+from penstock.state.cells import Allot
+from penstock.state.columns import Column
+from penstock.state.flat import FIRST_ROWS, grown, int64_array, take_rows
+from penstock.state.near import NearCells
+
+NOBODY = -1
 
 
 class Found(NamedTuple):
-    slots: I64
-    """The slot of every row."""
+    cells: I64
+    """The cell of every row."""
+    new: I64
+    """The cells that were allotted for new keys."""
     new_h1: U64
-    """Lane h1 of every new key, in slot order."""
+    """Hash h1 of each of those keys."""
 
 
 class Index(Protocol):
+    """`columns` keep the keys, by cell. They are those of the key space, which makes them grow."""
+
+    def find(self, keys: Sequence[pa.Array]) -> I64:
+        """The cell of every row, `NOBODY` where there is none."""
+        ...
+
     def upsert(self, keys: Sequence[pa.Array]) -> Found: ...
 
-    def views(self, count: int) -> tuple[View, ...]:
-        """The first `count` keys, noted in constant time."""
+    def remove(self, cells: I64) -> I64:
+        """Forgets the keys of these cells; those that can be used again."""
         ...
 
 
 class WordIndex:
     """Keys of one column of at most 8 bytes."""
 
-    def __init__(self, kind: pa.DataType) -> None:
-        self._table = SlotTable(mix)
-        self._near = NearSlots()
-        self._keys = WordKeys(kind)
-        self._null_slot = -1
+    def __init__(self, column: Column, allot: Allot) -> None:
+        self._table = CellTable(mix, allot)
+        self._near = NearCells()
+        self._column = column
+        self._allot = allot
+        self._null = NOBODY
 
-    def views(self, count: int) -> tuple[View, ...]:
-        return (self._keys.view(count),)
+    def find(self, keys: Sequence[pa.Array]) -> I64:
+        (column,) = keys
+        words = word_of(column)
+        near = self._near.find(words)
+        cells = self._table.lookup(words, mix(words)) if near is None else near
+        if near is not None:
+            far = np.flatnonzero(cells < 0)
+            if len(far):
+                words = words.take(far)
+                cells[far] = self._table.lookup(words, mix(words))
+        if column.null_count:
+            cells[null_mask(column)] = self._null
+        return cells
 
     def upsert(self, keys: Sequence[pa.Array]) -> Found:
         (column,) = keys
         if column.null_count:
             return self._upsert_with_nulls(column)
         words = word_of(column)
-        slots = self._near.find(words)
-        if slots is None:
-            slots, new_h1, new_rows = self._upsert_far(words)
-        else:
-            missing = np.flatnonzero(slots < 0)
-            if not len(missing):
-                return Found(slots, _NONE)
-            words = words.take(missing)
-            found, new_h1, new_rows = self._upsert_far(words)
-            slots[missing] = found
-            new_rows = missing.take(new_rows)
-            self._near.remember(words, found, len(self._table))
-        if len(new_rows):
-            self._keys.append(_take(column, new_rows))
-        return Found(slots, new_h1)
+        cells = self._near.find(words)
+        if cells is None:
+            cells, new_rows = self._table.upsert(words, h1 := mix(words))
+            return self._found(column, cells, new_rows, h1)
+        missing = np.flatnonzero(cells < 0)
+        if not len(missing):
+            return Found(cells, _NO_CELLS, _NO_HASHES)
+        words = words.take(missing)
+        found, new_rows = self._table.upsert(words, h1 := mix(words))
+        cells[missing] = found
+        self._near.remember(words, found, len(self._table))
+        return self._found(_take(column, missing), found, new_rows, h1)._replace(cells=cells)
 
-    def _upsert_far(self, words: I64) -> tuple[I64, U64, I64]:
-        """Slots, the hashes of new keys, and a row of each of them."""
-        h1 = mix(words)
-        slots, new_rows = self._table.upsert(words, h1)
-        return slots, h1.take(new_rows) if len(new_rows) else _NONE, new_rows
+    def _found(self, column: pa.Array, cells: I64, new_rows: I64, h1: U64) -> Found:
+        if not len(new_rows):
+            return Found(cells, _NO_CELLS, _NO_HASHES)
+        new = cells.take(new_rows)
+        self._column.put(new, _take(column, new_rows))
+        return Found(cells, new, h1.take(new_rows))
 
     def _upsert_with_nulls(self, column: pa.Array) -> Found:
         null = null_mask(column)
         present, absent = np.flatnonzero(~null), np.flatnonzero(null)
-        slots = np.empty(len(column), np.int64)
-        slots[present], new_h1 = self.upsert([_take(column, present)])
-        if self._null_slot < 0:
-            self._null_slot = self._table.take_slot()
-            key = column.slice(int(absent[0]), 1)
-            self._keys.append(key)
-            new_h1 = np.concatenate([new_h1, keyhash.key_lanes([key])[0]])
-        slots[absent] = self._null_slot
-        return Found(slots, new_h1)
+        cells = np.empty(len(column), np.int64)
+        cells[present], new, new_h1 = self.upsert([_take(column, present)])
+        if self._null < 0:
+            key, mine = column.slice(int(absent[0]), 1), self._allot(1)
+            self._null = int(mine[0])
+            self._column.put(mine, key)
+            new = np.concatenate([new, mine])
+            new_h1 = np.concatenate([new_h1, keyhash.key_hashes([key])[0]])
+        cells[absent] = self._null
+        return Found(cells, new, new_h1)
+
+    def remove(self, cells: I64) -> I64:
+        keys = self._column.get(cells)
+        words = word_of(keys)
+        if keys.null_count:
+            words = words[~null_mask(keys)]
+            self._null = NOBODY
+        self._near.forget(words)
+        self._table.remove(words, mix(words))
+        return cells
 
 
 class HashIndex:
     """Keys of any other shape."""
 
-    def __init__(self, kinds: Sequence[pa.DataType]) -> None:
-        self._table = SlotTable(_identity)
-        self._columns = [key_column(kind) for kind in kinds]
+    def __init__(self, columns: Sequence[Column], allot: Allot) -> None:
+        self._table = CellTable(_identity, allot)
+        self._columns = columns
+        self._allot = allot
         self._h2: U64 = np.zeros(FIRST_ROWS, np.uint64)
         self._exact = True
         self._told_apart: dict[tuple[Any, ...], int] = {}
+        self._met: set[int] = set()
+        """Hash h1 of keys that others were told apart from: what the table has for it stays."""
 
-    def views(self, count: int) -> tuple[View, ...]:
-        return tuple(column.view(count) for column in self._columns)
+    def find(self, keys: Sequence[pa.Array]) -> I64:
+        hashes = keyhash.hashes_of(keys)
+        cells = self._table.lookup(hashes.h1.view(np.int64), hashes.h1)
+        there = np.flatnonzero(cells >= 0)
+        exact, self._exact = self._exact, self._exact and hashes.exact
+        some = [_take(key, there) for key in keys]
+        wrong = there[self._differs(some, hashes.h2.take(there), cells.take(there))]
+        self._exact = exact
+        for row, key in zip(wrong.tolist(), _python_keys(keys, wrong), strict=True):
+            cells[row] = self._told_apart.get(key, NOBODY)
+        return cells
 
     def upsert(self, keys: Sequence[pa.Array]) -> Found:
-        lanes = keyhash.lanes_of(keys)
-        self._exact = self._exact and lanes.exact
-        slots, new_rows = self._table.upsert(lanes.h1.view(np.int64), lanes.h1)
+        hashes = keyhash.hashes_of(keys)
+        self._exact = self._exact and hashes.exact
+        cells, new_rows = self._table.upsert(hashes.h1.view(np.int64), hashes.h1)
+        new = cells.take(new_rows)
         if len(new_rows):
-            self._append(keys, lanes.h2, new_rows)
-        wrong = np.flatnonzero(self._differs(keys, lanes.h2, slots))
+            self._keep(keys, hashes.h2, new_rows, new)
+        wrong = np.flatnonzero(self._differs(keys, hashes.h2, cells))
         if len(wrong):
-            more = self._tell_apart(keys, lanes.h2, slots, wrong)
+            more = self._tell_apart(keys, hashes, cells, wrong)
             new_rows = np.concatenate([new_rows, more])
-        return Found(slots, lanes.h1.take(new_rows))
+            new = cells.take(new_rows)
+        return Found(cells, new, hashes.h1.take(new_rows))
 
-    def _append(self, keys: Sequence[pa.Array], h2: U64, rows: I64) -> None:
-        end = len(self._table)
-        start = end - len(rows)
-        self._h2 = grown(self._h2, start, end)
-        self._h2[start:end] = h2.take(rows)
+    def _keep(self, keys: Sequence[pa.Array], h2: U64, rows: I64, cells: I64) -> None:
+        self._h2 = grown(self._h2, len(self._h2), int(cells.max()) + 1)
+        self._h2[cells] = h2.take(rows)
         for column, key in zip(self._columns, keys, strict=True):
-            column.append(_take(key, rows))
+            column.put(cells, _take(key, rows))
 
-    def _differs(self, keys: Sequence[pa.Array], h2: U64, slots: I64) -> Flags:
-        """True for rows whose key is not the one of the slot that their lane h1 led to."""
-        differs: Flags = self._h2.take(slots) != h2
+    def _differs(self, keys: Sequence[pa.Array], h2: U64, cells: I64) -> Flags:
+        """True for rows whose key is not the one of the cell that their hash h1 led to."""
+        differs: Flags = self._h2.take(cells) != h2
         if not self._exact:
             for column, key in zip(self._columns, keys, strict=True):
-                differs |= ~column.equal(key, slots)
+                differs |= ~column.equal(cells, key)
         return differs
 
-    def _tell_apart(self, keys: Sequence[pa.Array], h2: U64, slots: I64, wrong: I64) -> I64:
-        """Gives rows that met another key on their lane a slot by the key itself; the rows of new ones."""
+    def _tell_apart(
+        self, keys: Sequence[pa.Array], hashes: keyhash.Hashes, cells: I64, wrong: I64
+    ) -> I64:
+        """Gives rows that met another key on their hash a cell by the key itself; the rows of new ones."""
         new_rows = []
         for row, key in zip(wrong.tolist(), _python_keys(keys, wrong), strict=True):
-            slot = self._told_apart.get(key)
-            if slot is None:
-                slot = self._told_apart[key] = self._table.take_slot()
-                self._append(keys, h2, np.array([row]))
+            cell = self._told_apart.get(key)
+            if cell is None:
+                mine = self._allot(1)
+                cell = self._told_apart[key] = int(mine[0])
+                self._met.add(int(hashes.h1[row]))
+                self._keep(keys, hashes.h2, np.array([row]), mine)
                 new_rows.append(row)
-            slots[row] = slot
+            cells[row] = cell
         return np.array(new_rows, np.int64)
 
+    def remove(self, cells: I64) -> I64:
+        keys = [column.get(cells) for column in self._columns]
+        h1 = keyhash.key_hashes(keys)[0]
+        if self._told_apart:
+            stays = self._remove_told_apart(keys, cells, h1)
+            cells, h1 = cells[~stays], h1[~stays]
+            apart = np.isin(cells, self._apart_cells)
+            self._table.remove(h1[~apart].view(np.int64), h1[~apart])
+            return cells
+        self._table.remove(h1.view(np.int64), h1)
+        return cells
 
-_NONE: U64 = np.empty(0, np.uint64)
+    _apart_cells: I64 = np.empty(0, np.int64)
+
+    def _remove_told_apart(self, keys: Sequence[pa.Array], cells: I64, h1: U64) -> Flags:
+        """Takes the keys out that are told apart. True for keys that must stay in the table, without a value: others
+        were told apart from them."""
+        apart = []
+        stays = np.zeros(len(cells), np.bool_)
+        for row, key in enumerate(_python_keys(keys, np.arange(len(cells)))):
+            if self._told_apart.get(key) == int(cells[row]):
+                del self._told_apart[key]
+                apart.append(int(cells[row]))
+            elif int(h1[row]) in self._met:
+                stays[row] = True
+        self._apart_cells = np.array(apart, np.int64)
+        return stays
+
+
+_NO_CELLS: I64 = np.empty(0, np.int64)
+_NO_HASHES: U64 = np.empty(0, np.uint64)
 
 
 def _identity(words: I64) -> U64:
@@ -183,8 +260,8 @@ def _python_column(column: pa.Array) -> list[Any]:
     return [None if gone else value for gone, value in zip(null, values, strict=True)]
 
 
-def key_index(kinds: Sequence[pa.DataType]) -> Index:
-    """An empty index for keys with columns of these types."""
-    if len(kinds) == 1 and is_one_word(kinds[0]):
-        return WordIndex(kinds[0])
-    return HashIndex(kinds)
+def make_index(columns: Sequence[Column], allot: Allot) -> Index:
+    """An empty index for keys that are kept in these columns."""
+    if len(columns) == 1 and is_one_word(columns[0].kind):
+        return WordIndex(columns[0], allot)
+    return HashIndex(columns, allot)

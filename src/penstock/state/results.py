@@ -13,8 +13,8 @@ from typing import NamedTuple, TypeAlias
 import pyarrow as pa
 
 from penstock.errors import CheckpointCorrupt
-from penstock.state.columns import values_of
 from penstock.state.exact_sums import LIMBS, SUM_TYPE, decimal_sums
+from penstock.state.flat import values_of
 from penstock.state.folds import averages
 
 Columns: TypeAlias = Sequence[pa.Array]

@@ -17,7 +17,7 @@ import xxhash
 
 from penstock.errors import CheckpointCorrupt
 from penstock.protocol.snapshot import Block, Segment
-from penstock.state.columns import values_of
+from penstock.state.flat import values_of
 from penstock.state.frozen import Encoded
 
 GROUP_COLUMN = "__kg"

@@ -1,177 +1,177 @@
-"""Keyed state in memory: a row per key, found by a slot table, kept in flat columns.
+"""Keyed state in memory: typed columns over the cells of a key space.
 
-Keys are compared exactly. A key of one fixed-width column is looked up by its value; any other by lane h1 of its
-hash, checked on lane h2, and where lanes cannot decide, the stored key does (`index.py`).
-
-A freeze is a row count and an empty undo log. Rows that existed then are saved to the log by `touch` before they
-first change; see `frozen_table.py` for how the writer puts the two together.
+A freeze is the arrays as they are now and an empty undo log. Rows that existed then are saved to the log by `touch`
+before they first change; see `frozen_table.py` for how the writer puts the two together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.errors import CheckpointCorrupt, SchemaError
-from penstock.plan.keyhash import I64, Flags, key_groups
-from penstock.state.columns import Values, dtype_of, valid_of, values_of
-from penstock.state.frozen_table import FrozenTable
-from penstock.state.index import key_index
-from penstock.state.keystore import FIRST_ROWS, grown
-from penstock.state.segments import GROUP_COLUMN, GROUP_FIELD
+from penstock.plan.keyhash import I64, Flags
+from penstock.state.cells import Cells
+from penstock.state.changes import Changes
+from penstock.state.columns import FlatColumn, PiledColumn, make_column
+from penstock.state.flat import FIRST_ROWS, Values, grown
+from penstock.state.frozen_table import FrozenTable, Saved
+from penstock.state.keyspace import KeysOf
+from penstock.state.segments import GROUP_FIELD
 
 KEY_PREFIX = "key."
+BELOW_PREFIX = "below."
+"""Of a key below the operator's key: the position in a list, the key of a map."""
 VALUE_PREFIX = "value."
+STATE_KIND = b"penstock.state"
+"""In the schema of stored rows, for readers that do not know the job: aggregate, value, list or map."""
 
 
-class Rows(NamedTuple):
-    """Where the rows of a batch are in the table."""
+class Table:
+    """One state. Read `columns[i].values` after cells were made, which may replace them, and call `touch` before rows
+    change that were there. Where there is no row, columns are zero and null.
 
-    slots: I64
-    first_new: int
-    """Slots from here on were made for this batch."""
-    end: int
-    """Rows in the table now."""
-
-
-class KeyedTable:
-    """One keyed state. `values[i]` and `valid[i]` are the columns of `value_schema`: read them after `slots_of`,
-    which may replace them, and call `touch` before you change rows that are not new. `valid[i]` is None where the
-    field is not nullable or its values are objects (there None is null). New rows are zero (or None) and null."""
+    `keys` notes where the keys of cells are, as `KeySpace.keys` does."""
 
     def __init__(
-        self, state: str, key_schema: pa.Schema, value_schema: pa.Schema, max_parallelism: int
+        self,
+        state: str,
+        cells: Cells,
+        keys: Callable[[], KeysOf],
+        schema: pa.Schema,
+        value_schema: pa.Schema,
+        changes: Changes | None = None,
     ) -> None:
         self.state = state
-        self.key_schema = key_schema
+        self.cells = cells
+        self.schema = schema
+        """Of its rows in a snapshot: see `row_schema`."""
         self.value_schema = value_schema
-        self.schema = _row_schema(key_schema, value_schema)
-        self._max_parallelism = max_parallelism
-        self._index = key_index([field.type for field in key_schema])
-        self._groups: npt.NDArray[np.uint16] = np.zeros(FIRST_ROWS, np.uint16)
+        self.columns: list[FlatColumn | PiledColumn] = [make_column(f) for f in value_schema]
+        self.present: Flags = np.zeros(FIRST_ROWS, np.bool_)
+        """Which cells have a row."""
+        self.changes = changes
+        self._keys = keys
         self._saved_at: npt.NDArray[np.uint32] = np.zeros(FIRST_ROWS, np.uint32)
-        self._stamp: npt.NDArray[np.int32] = np.zeros(FIRST_ROWS, np.int32)
-        self.values: list[Values] = []
-        self.valid: list[Flags | None] = []
-        for field in value_schema:
-            dtype = dtype_of(field.type)
-            flat = dtype != np.dtype(object)
-            self.values.append(np.zeros(FIRST_ROWS, dtype) if flat else np.full(FIRST_ROWS, None))
-            self.valid.append(np.zeros(FIRST_ROWS, np.bool_) if flat and field.nullable else None)
-        self._count = 0
         self._freezes = 0
         self._frozen: tuple[FrozenTable, ...] = ()
+        cells.admit(self)
 
     def __len__(self) -> int:
-        return self._count
+        return int(np.count_nonzero(self.present[: self.cells.end]))
 
-    def slots_of(self, keys: Sequence[pa.Array]) -> Rows:
-        """The slot of every key, made where there is none."""
-        found = self._index.upsert(keys)
-        first_new = self._count
-        if len(found.new_h1):
-            self._add_rows(found.new_h1)
-        return Rows(found.slots, first_new, self._count)
+    # ---- rows
 
-    def _add_rows(self, h1: npt.NDArray[np.uint64]) -> None:
-        old, end = self._count, self._count + len(h1)
-        if end > len(self._groups):
-            self._grow(end)
-        self._groups[old:end] = key_groups(h1, self._max_parallelism)
-        # A row that no freeze knows needs no saving: as if the newest one had it already.
-        self._saved_at[old:end] = self._freezes
-        self._count = end
+    def add(self, cells: I64 | slice) -> None:
+        """Rows in cells that were made just now: no freeze knows them, so they need no saving."""
+        self.present[cells] = True
+        self._saved_at[cells] = self._freezes
+        if self.changes is not None:
+            self.changes.dirty[cells] = True
 
-    def _grow(self, needed: int) -> None:
-        """Longer arrays; the old ones stay as they are for frozen views that hold them."""
-        count = self._count
-        self._groups = grown(self._groups, count, needed)
-        capacity = len(self._groups)
-        self._saved_at = grown(self._saved_at, count, capacity)
-        self._stamp = np.zeros(capacity, np.int32)
-        for i, array in enumerate(self.values):
-            longer = grown(array, count, capacity)
-            if array.dtype == np.dtype(object):
-                longer[count:] = None
-            self.values[i] = longer
-            valid = self.valid[i]
-            self.valid[i] = None if valid is None else grown(valid, count, capacity)
-
-    def last_rows(self, slots: I64) -> I64:
-        """The rows that are the last of their key in this batch, ascending."""
-        rows = np.arange(len(slots), dtype=np.int32)
-        self._stamp[slots] = rows
-        return np.flatnonzero(self._stamp.take(slots) == rows)
-
-    def touch(self, slots: I64) -> None:
-        """Must come before existing rows change: saves what frozen views still need of them.
+    def touch(self, cells: I64) -> None:
+        """Must come before rows change: saves what frozen views still need of them.
 
         Order matters, and is all the synchronisation there is: the log entry is appended before the caller
         changes a row; a writer reads the log after it has copied the columns. So every change that the copy
         may have seen, whole or half, has its entry in the log that is then read."""
+        if self.changes is not None:
+            self.changes.dirty[cells] = True
         if not self._frozen:
             return
         self._frozen = tuple(view for view in self._frozen if view.copying)
         if not self._frozen:
             return
-        unsaved = slots[self._saved_at.take(slots) < self._freezes]
+        unsaved = cells[self._saved_at.take(cells) < self._freezes]
         if not len(unsaved):
             return
-        values = [array.take(unsaved) for array in self.values]
-        valid = [None if flags is None else flags.take(unsaved) for flags in self.valid]
+        saved = Saved(
+            unsaved,
+            self.cells.groups.take(unsaved),
+            tuple(array.take(unsaved) for array in self._raw()),
+            self._origins(),
+        )
         for view in self._frozen:
-            view.save(unsaved, values, valid)
+            view.save(saved)
         self._saved_at[unsaved] = self._freezes
 
-    def freeze(self) -> FrozenTable:
-        """The table as it is now, in constant time. Several may be under way."""
+    def put(self, cells: I64, values: pa.RecordBatch) -> None:
+        """Sets whole rows, also where there is none yet. Distinct cells."""
+        self.touch(cells)
+        self.present[cells] = True
+        for column, array in zip(self.columns, values.columns, strict=True):
+            column.put(cells, array)
+
+    def get(self, cells: I64) -> pa.RecordBatch:
+        """The rows; nulls where a cell has none. A column without nulls is zero there."""
+        arrays = [column.get(cells) for column in self.columns]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.value_schema)
+
+    def drop(self, cells: I64) -> None:
+        """Removes the rows of distinct cells that have one, and lets go of what they held."""
+        if not len(cells):
+            return
+        if self.changes is not None:
+            self.changes.removed(self._keys()(cells), self.cells.groups.take(cells))
+        self.touch(cells)
+        self.present[cells] = False
+        for column in self.columns:
+            column.reset(cells)
+
+    def holds(self, cells: I64) -> Flags:
+        flags: Flags = self.present.take(cells)
+        return flags
+
+    # ---- snapshots
+
+    @property
+    def copying(self) -> bool:
+        return any(view.copying for view in self._frozen)
+
+    def freeze(self, base: int = 0, checkpoint: int = 0) -> FrozenTable:
+        """The table as it is now, in constant time. Several may be under way. `base` is a checkpoint that the new one
+        may build on; 0: none."""
         self._freezes += 1
         view = FrozenTable(
             self.state,
             self.schema,
-            count=self._count,
-            keys=self._index.views(self._count),
-            groups=self._groups,
-            values=tuple(self.values),
-            valid=tuple(self.valid),
+            end=self.cells.end,
+            groups=self.cells.groups,
+            keys=self._keys(),
+            raw=self._raw(),
+            readers=tuple((each.reader(), len(each.raw)) for each in self.columns),
+            origins=self._origins(),
+            plan=self.changes.plan(base, checkpoint) if self.changes is not None else None,
         )
         self._frozen = (*(v for v in self._frozen if v.copying), view)
         return view
 
-    def load(self, batch: pa.RecordBatch) -> None:
-        """Puts rows of a snapshot back. Only for keys that are not in the table yet."""
-        if not batch.schema.equals(self.schema):
-            raise SchemaError(
-                f"state {self.state!r} was saved with columns {_described(batch.schema)}, "
-                f"the job now has {_described(self.schema)}; restore it with the pipeline it was saved by"
-            )
-        keys = [batch.column(1 + i) for i in range(len(self.key_schema))]
-        rows = self.slots_of(keys)
-        if rows.end - rows.first_new != batch.num_rows:
-            raise CheckpointCorrupt(f"state {self.state!r} has a key twice in its snapshot")
-        if not np.array_equal(self._groups[rows.slots], values_of(batch.column(GROUP_COLUMN))):
-            raise CheckpointCorrupt(f"state {self.state!r} has a key with another's key group")
-        for i in range(len(self.value_schema)):
-            self._load_column(i, batch.column(1 + len(keys) + i), rows.slots)
+    def _raw(self) -> tuple[Values, ...]:
+        return (self.present, *(array for column in self.columns for array in column.raw))
 
-    def _load_column(self, i: int, column: pa.Array, slots: I64) -> None:
-        self.values[i][slots] = values_of(column)
-        flags = self.valid[i]
-        if flags is not None:
-            valid = valid_of(column)
-            flags[slots] = True if valid is None else valid
+    def _origins(self) -> tuple[object, ...]:
+        """Of each raw array: where it stands for values that lie elsewhere, what it points into."""
+        return (self, *(column.origin for column in self.columns for _ in column.raw))
+
+    # ---- as a tenant of its cells
+
+    def grow(self, count: int, capacity: int) -> None:
+        self.present = grown(self.present, count, capacity)
+        self._saved_at = grown(self._saved_at, count, capacity)
+        for column in self.columns:
+            column.grow(count, capacity)
+        if self.changes is not None:
+            self.changes.grow(count, capacity)
+
+    def reset(self, cells: I64) -> None:
+        """Rows that went were reset when they did."""
 
 
-def _row_schema(keys: pa.Schema, values: pa.Schema) -> pa.Schema:
-    """How rows look in a snapshot: the key group, the key columns, the value columns."""
+def row_schema(kind: str, keys: pa.Schema, below: pa.Schema, values: pa.Schema) -> pa.Schema:
+    """How rows look in a snapshot: the key group, the columns of the key, of the key below it, and of the value."""
     fields = [pa.field(KEY_PREFIX + f.name, f.type) for f in keys]
+    fields += [pa.field(BELOW_PREFIX + f.name, f.type) for f in below]
     fields += [pa.field(VALUE_PREFIX + f.name, f.type, f.nullable, f.metadata) for f in values]
-    return pa.schema([GROUP_FIELD, *fields])
-
-
-def _described(schema: pa.Schema) -> str:
-    return ", ".join(f"{f.name}: {f.type}" for f in schema if f.name != GROUP_COLUMN)
+    return pa.schema([GROUP_FIELD, *fields], {STATE_KIND: kind.encode("ascii")})

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.plan.keyhash import I64, key_groups, key_lanes
+from penstock.plan.keyhash import I64, key_groups, key_hashes
 
 GROUPS = 4_096
 """Rows are sorted by key group, and the groups of a file's parts are in its footer: whoever wants a key, or a share of
@@ -60,11 +60,11 @@ def newest(parts: Sequence[pa.Table], keys: Sequence[str]) -> pa.Table:
 
 def group_of(key: Sequence[pa.Array]) -> int:
     """Of a single key, one array of one value for each column."""
-    return int(key_groups(key_lanes(key)[0], GROUPS)[0])
+    return int(key_groups(key_hashes(key)[0], GROUPS)[0])
 
 
 def _groups_of(keys: pa.Table) -> npt.NDArray[np.int32]:
-    lanes = [key_lanes(batch.columns)[0] for batch in keys.to_batches()]
+    lanes = [key_hashes(batch.columns)[0] for batch in keys.to_batches()]
     if not lanes:
         return np.empty(0, np.int32)
     return key_groups(np.concatenate(lanes), GROUPS).astype(np.int32)

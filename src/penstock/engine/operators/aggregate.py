@@ -13,10 +13,11 @@ from penstock.plan.schema import type_ddl
 from penstock.protocol.ids import CheckpointId
 from penstock.state.aggregates import Aggregate, result_schema
 from penstock.state.choose import make_folds
-from penstock.state.columns import int64_array, take_rows
+from penstock.state.flat import int64_array, take_rows
 from penstock.state.folds import Fold, Step
+from penstock.state.keyed import Keyed
 from penstock.state.segments import GROUP_COLUMN
-from penstock.state.table import KeyedTable
+from penstock.state.table import Table
 
 STATE = "aggregate"
 
@@ -28,7 +29,8 @@ class RunningAggregate(Operator):
     def __init__(self, keys: tuple[str, ...], aggregates: Mapping[str, Aggregate]) -> None:
         self._keys = tuple(keys)
         self._aggregates = dict(aggregates)
-        self._table: KeyedTable
+        self._keyed: Keyed
+        self._table: Table
         self._folds: list[Fold] = []
 
     def open(self, context: OperatorContext) -> None:
@@ -38,7 +40,8 @@ class RunningAggregate(Operator):
         self._folds = make_folds(self._aggregates, schema)
         key_schema = pa.schema([schema.field(i) for i in self._key_columns])
         value_schema = pa.schema([field for fold in self._folds for field in fold.fields()])
-        self._table = KeyedTable(STATE, key_schema, value_schema, context.max_parallelism)
+        self._keyed = Keyed(key_schema, context.max_parallelism)
+        self._table = self._keyed.table(STATE, STATE, value_schema)
         self._restore(context)
 
     def _restore(self, context: OperatorContext) -> None:
@@ -47,7 +50,7 @@ class RunningAggregate(Operator):
                 if segment.state == STATE:
                     for batch in context.read_segment(segment, context.key_groups):
                         self._check(batch.schema, context.operator)
-                        self._table.load(batch)
+                        self._keyed.load(self._table, batch)
         for fold in self._folds:
             fold.restored(self._table)
 
@@ -62,13 +65,14 @@ class RunningAggregate(Operator):
     def process(self, batch: pa.RecordBatch, port: int) -> Iterable[pa.RecordBatch]:
         if not batch.num_rows:
             return ()
-        table = self._table
+        table, space = self._table, self._keyed.space
         keys = [batch.column(i) for i in self._key_columns]
-        slots, first_new, end = table.slots_of(keys)
-        last = table.last_rows(slots)
-        touched = slots.take(last)
+        cells, new = space.upsert(keys)
+        table.add(new)
+        last = space.last_rows(cells)
+        touched = cells.take(last)
         table.touch(touched)
-        step = Step(batch, slots, first_new, end, last)
+        step = Step(batch, space, cells, new, last)
         for fold in self._folds:
             fold.update(table, step)
         rows = int64_array(last)

@@ -1,15 +1,16 @@
 """Own functions with state per key.
 
 A function is an object with `process(key, rows, ctx)`, called once per key of a batch with that key's rows, or
-`process_batch(batch, ctx)`, called once per batch. `open(ctx)` declares state with `ctx.value_state`, `close()`
-ends what was opened; both may be left out. Every subtask of every attempt works on a fresh copy of the object.
+`process_batch(batch, ctx)`, called once per batch. `open(ctx)` declares state with `ctx.value_state` and its like,
+`close()` ends what was opened; both may be left out. Every subtask of every attempt works on a fresh copy of the
+object.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -17,55 +18,96 @@ from penstock.engine.operators.base import FrozenOperator, Operator, OperatorCon
 from penstock.engine.operators.evolution import BEGIN_ANEW
 from penstock.engine.operators.row import Row, RowsToBatch, batch_rows, make_row, python_values
 from penstock.engine.operators.rows import checked_batch, checked_rows
-from penstock.engine.operators.value_state import ValueState
+from penstock.engine.operators.states.base import Place, State
+from penstock.engine.operators.states.folded import AggregatingState, ReducingState
+from penstock.engine.operators.states.lists import ListState
+from penstock.engine.operators.states.maps import MapState
+from penstock.engine.operators.states.scope import Scope
+from penstock.engine.operators.states.value import ValueState
 from penstock.errors import ConfigError, PlanError
 from penstock.plan.schema import parse_schema
 from penstock.protocol.ids import CheckpointId
+from penstock.state.aggregates import Aggregate
+from penstock.state.keyed import Keyed
+
+Made = TypeVar("Made", bound=State)
 
 
 class ProcessContext:
-    """What a function is given as `ctx`."""
+    """What a function is given as `ctx`. State is declared in `open`: calling again with the same name gives the same
+    state."""
 
     def __init__(self, context: OperatorContext, keys: tuple[str, ...]) -> None:
         self.operator = context.operator
         self.index = context.index
         self.parallelism = context.parallelism
         self._context = context
-        self._keys = keys
-        self._states: dict[str, ValueState] = {}
+        key_schema = pa.schema([context.input_schemas[0].field(key) for key in keys])
+        self._scope = Scope(Keyed(key_schema, context.max_parallelism), keys)
+        self._states: dict[str, State] = {}
+        self._declared: dict[str, tuple[object, ...]] = {}
         self._opened = False
 
     def value_state(self, name: str, schema: str | pa.Schema) -> ValueState:
-        """One row per key. Declare it in `open`; calling again with the same name gives the same state."""
+        """One row per key."""
         wanted = parse_schema(schema)
-        known = self._states.get(name)
-        if known is None:
-            known = self._declare(name, wanted)
-        elif not known.schema.equals(wanted):
-            raise PlanError(
-                f"{self.operator}: state {name!r} is declared twice with different schemas"
-            )
-        return known
+        return self._declare(name, ValueState, ("value", wanted), wanted)
+
+    def list_state(self, name: str, schema: str | pa.Schema) -> ListState:
+        """Any number of rows per key, in the order in which they were added."""
+        wanted = parse_schema(schema)
+        return self._declare(name, ListState, ("list", wanted), wanted)
+
+    def map_state(
+        self, name: str, key_schema: str | pa.Schema, schema: str | pa.Schema
+    ) -> MapState:
+        """Rows per key, each under a map key of its own."""
+        keys, wanted = parse_schema(key_schema), parse_schema(schema)
+        return self._declare(name, MapState, ("map", keys, wanted), keys, wanted)
+
+    def reducing_state(
+        self, name: str, schema: str | pa.Schema, function: Callable[[Row, Row], Any]
+    ) -> ReducingState:
+        """One row per key, with which every row that is added is put together by the function."""
+        wanted = parse_schema(schema)
+        return self._declare(name, ReducingState, ("reducing", wanted), wanted, function)
+
+    def aggregating_state(
+        self, name: str, schema: str | pa.Schema, **aggregates: Aggregate
+    ) -> AggregatingState:
+        """Aggregates, as in `agg`, of the rows that are added to each key; `schema` is that of these rows."""
+        wanted = parse_schema(schema)
+        means = ("aggregating", wanted, tuple(aggregates.items()))
+        return self._declare(name, AggregatingState, means, wanted, aggregates)
 
     if not TYPE_CHECKING:  # type checkers are to know what is above and nothing else
 
         def __getattr__(self, name: str) -> Any:
             raise AttributeError(
-                f"ctx.{name} is not there (yet); a function has ctx.value_state(name, schema), ctx.operator,"
-                " ctx.index and ctx.parallelism"
+                f"ctx.{name} is not there (yet); a function has ctx.value_state, ctx.list_state, ctx.map_state,"
+                " ctx.reducing_state and ctx.aggregating_state, ctx.operator, ctx.index and ctx.parallelism"
             )
 
-    def _declare(self, name: str, schema: pa.Schema) -> ValueState:
+    def _declare(
+        self, name: str, make: Callable[..., Made], means: tuple[object, ...], *given: Any
+    ) -> Made:
+        known: Any = self._states.get(name)
+        if known is not None:
+            if self._declared[name] != means:
+                raise PlanError(
+                    f"{self.operator}: state {name!r} is declared twice with different schemas"
+                )
+            return known  # type: ignore[no-any-return]
         if self._opened:
             raise PlanError(
-                f"{self.operator}: state {name!r} is declared too late; call ctx.value_state in open(ctx),"
+                f"{self.operator}: state {name!r} is declared too late; declare it in open(ctx),"
                 " so that it is there before the first row and in every checkpoint"
             )
         if not isinstance(name, str) or not name:
             raise ConfigError(f"{self.operator}: {name!r} is not a name for a state; give a text")
-        state = ValueState(name, schema, self._keys, self._context)
-        self._states[name] = state
-        return state
+        made = make(Place(name, self._scope, self._context), *given)
+        self._states[name], self._declared[name] = made, means
+        return made
 
     def _finish_open(self) -> None:
         """Declared state and restored state must match: dropping some must never happen by itself."""
@@ -116,7 +158,7 @@ class Process(Operator):
         self._name = context.operator
         self._to_batch = RowsToBatch(self._schema, context.operator)
         self._context = ProcessContext(context, self._keys)
-        self._states = self._context._states
+        self._states, self._scope = self._context._states, self._context._scope
         self._opened = True
         if hasattr(self.function, "open"):
             self.function.open(self._context)
@@ -124,10 +166,12 @@ class Process(Operator):
 
     def process(self, batch: pa.RecordBatch, port: int) -> Iterable[pa.RecordBatch]:
         if self._vectorised:
-            return self._process_batch(batch)
-        out = list(self._to_batch.batches(self._results(batch)))
-        for state in self._states.values():
-            state.end_batch()
+            out = self._process_batch(batch)
+        else:
+            out = list(self._to_batch.batches(self._results(batch)))
+            for state in self._states.values():
+                state.end_batch()
+        self._scope.end()
         return out
 
     def freeze(self, checkpoint: CheckpointId) -> FrozenOperator:
@@ -147,13 +191,11 @@ class Process(Operator):
         groups = group_rows(batch, self._keys)
         firsts = pa.array([positions[0] for positions in groups.values()], pa.int64())
         columns = [batch.column(key).take(firsts) for key in self._keys]
-        for state in self._states.values():
-            state.begin_batch(columns)
+        self._scope.begin(columns)
         rows = list(batch_rows(batch))
         values = zip(*(python_values(column) for column in columns))
         for number, (key, positions) in enumerate(zip(values, groups.values())):
-            for state in self._states.values():
-                state.current = number
+            self._scope.current = number
             of_key = [rows[position] for position in positions]
             row = make_row(self._keys, key)
             yield from checked_rows(self.function.process(row, of_key, self._context), self._name)

@@ -1,7 +1,7 @@
 """How rows of state look to people: the key's columns, the values as the job itself knows them, and the key group.
 
 What lies in a checkpoint has marks before the names, and columns that only the engine needs. There are three layouts:
-running aggregates, the value state of own functions, and rows that wait for a sink.
+aggregates, the other states of own functions, and rows that wait for a sink.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ from functools import partial
 import pyarrow as pa
 
 from penstock.engine.operators.held_rows import ROW, held_rows
-from penstock.engine.operators.value_table import PRESENT
 from penstock.errors import CheckpointCorrupt
 from penstock.state.results import Result, results_of
 from penstock.state.segments import GROUP_COLUMN
-from penstock.state.table import KEY_PREFIX, VALUE_PREFIX
+from penstock.state.table import BELOW_PREFIX, KEY_PREFIX, STATE_KIND, VALUE_PREFIX
 
 GROUP = "key_group"
 
@@ -36,7 +35,7 @@ class Layout:
         return str(self.schema.names[-1])
 
     def shown(self, stored: pa.RecordBatch) -> pa.RecordBatch:
-        """Stored rows as people know them. A key without a value is left out."""
+        """Stored rows as people know them."""
         *columns, groups = self._columns(stored)
         return pa.RecordBatch.from_arrays([*columns, groups.cast(pa.int32())], schema=self.schema)
 
@@ -47,19 +46,23 @@ def layout_of(stored: pa.Schema) -> Layout:
     if [field.name for field in fields] == [ROW] and pa.types.is_struct(fields[0].type):
         return _layout([], list(fields[0].type), _held)
     keys, values = _keys_and_values(fields)
-    if values and values[0].name == PRESENT:
-        return _layout(keys, values[1:], _present)
+    if (stored.metadata or {}).get(STATE_KIND) != b"aggregate":
+        return _layout(keys, values, _as_stored)
     results = results_of(values)
     return _layout(keys, [each.field for each in results], partial(_aggregated, results))
 
 
 def _keys_and_values(fields: Sequence[pa.Field]) -> tuple[list[pa.Field], list[pa.Field]]:
+    """What is below a key is shown with the values."""
     marks = [field.name.partition(".")[0] + "." for field in fields]
-    count = marks.count(KEY_PREFIX)
-    if not count or marks != [KEY_PREFIX] * count + [VALUE_PREFIX] * (len(marks) - count):
+    order = [
+        mark for mark in (KEY_PREFIX, BELOW_PREFIX, VALUE_PREFIX) for _ in range(marks.count(mark))
+    ]
+    if KEY_PREFIX not in marks or marks != order:
         shown = ", ".join(field.name for field in fields)
         raise CheckpointCorrupt(f"no state of this Penstock has the columns {shown}")
     named = [field.with_name(field.name.partition(".")[2]) for field in fields]
+    count = marks.count(KEY_PREFIX)
     return named[:count], named[count:]
 
 
@@ -71,11 +74,8 @@ def _aggregated(results: Sequence[Result], batch: pa.RecordBatch) -> Sequence[pa
     return [*columns[:keys], *made, batch.column(GROUP_COLUMN)]
 
 
-def _present(batch: pa.RecordBatch) -> Sequence[pa.Array]:
-    """Value state: keys that were cleared, or only asked for, have a row that says so."""
-    there = batch.filter(batch.column(VALUE_PREFIX + PRESENT))
-    columns = there.drop_columns([GROUP_COLUMN, VALUE_PREFIX + PRESENT]).columns
-    return [*columns, there.column(GROUP_COLUMN)]
+def _as_stored(batch: pa.RecordBatch) -> Sequence[pa.Array]:
+    return [*batch.drop_columns([GROUP_COLUMN]).columns, batch.column(GROUP_COLUMN)]
 
 
 def _held(batch: pa.RecordBatch) -> Sequence[pa.Array]:

@@ -11,7 +11,7 @@ from penstock.engine.reading.choosing import likeliest, told
 from penstock.engine.reading.keyed import Equal, StateTable
 from penstock.engine.reading.tables import Table
 from penstock.errors import ConfigError
-from penstock.plan.keyhash import key_groups, key_lanes
+from penstock.plan.keyhash import key_groups, key_hashes
 from penstock.plan.schema import type_ddl
 
 
@@ -55,5 +55,5 @@ def _groups_of(where: Sequence[Equal], table: StateTable) -> set[int]:
     keys = table.layout.keys
     if keys and all(name in values for name in keys):
         columns = [pa.array([values[name]], values[name].type) for name in keys]
-        groups.add(int(key_groups(key_lanes(columns)[0], table.max_parallelism)[0]))
+        groups.add(int(key_groups(key_hashes(columns)[0], table.max_parallelism)[0]))
     return groups

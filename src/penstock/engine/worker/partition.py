@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.plan.graph import Broadcast, Forward, Hash, Partitioning, Rebalance
-from penstock.plan.keyhash import key_groups, key_lanes, owner_of
-from penstock.state.columns import int64_array, take_rows
+from penstock.plan.keyhash import key_groups, key_hashes, owner_of
+from penstock.state.flat import int64_array, take_rows
 
 Partitioner: TypeAlias = Callable[[pa.RecordBatch], Iterable[tuple[int, pa.RecordBatch]]]
 """Rows in; pairs of (position in the list of output channels, rows) out."""
@@ -63,8 +63,8 @@ def _by_key(keys: tuple[str, ...], targets: int, max_parallelism: int) -> Partit
         return _to_the_only_one
 
     def partition(batch: pa.RecordBatch) -> Iterable[tuple[int, pa.RecordBatch]]:
-        lane, _ = key_lanes([batch.column(key) for key in keys])
-        owners = owner_of(key_groups(lane, max_parallelism), targets, max_parallelism)
+        h1, _ = key_hashes([batch.column(key) for key in keys])
+        owners = owner_of(key_groups(h1, max_parallelism), targets, max_parallelism)
         if batch.num_rows == 1:
             return ((int(owners[0]), batch),)
         order = np.argsort(owners, kind="stable")

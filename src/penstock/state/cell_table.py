@@ -1,6 +1,6 @@
-"""Key -> dense slot number, for whole batches: linear hashing in NumPy.
+"""Key -> cell, for whole batches: linear hashing in NumPy.
 
-The table is one array of (key, slot + 1) pairs; a zero second half means empty. It is cut into segments; a key
+The table is one array of (key, cell + 1) pairs; a zero second half means empty. It is cut into segments; a key
 probes one entry after the other from its home entry, at most `reach` steps, and never leaves its segment: each
 has `reach` entries at its end that are nobody's home.
 
@@ -10,6 +10,9 @@ the whole table to be rebuilt. The memory is a private mapping that the kernel c
 
 A key that finds no room within its reach (chance, or somebody who chooses keys so that they meet) goes to a
 plain dict. That is slower, never wrong.
+
+A key that is removed leaves a grave, an entry of no cell that probing passes over. When there are many, a few
+segments at a time are laid out anew without them.
 """
 
 from __future__ import annotations
@@ -38,42 +41,45 @@ RUN = 8
 """Entries that such a row looks at in one go: it seldom needs more."""
 PAIR_BYTES = 16
 GROWTH_STEP_BYTES = 32 << 20
+GRAVE = -1
+GRAVES_MIN = 1024
+"""So few graves are nobody's trouble."""
 
 _NO_ROWS: I64 = np.empty(0, np.int64)
 _ONE, _S32 = np.uint64(1), np.uint64(32)
 
 
 class Upserted(NamedTuple):
-    slots: I64
-    """The slot of every row."""
+    cells: I64
+    """The cell of every row."""
     new_rows: I64
-    """For every new slot, in slot order, a row that has its key."""
+    """For every new key a row that has it, in the order in which their cells were allotted."""
 
 
-class SlotTable:
-    """`hash_of` must give the same hashes as the caller passes to `upsert` and `lookup`."""
+class CellTable:
+    """`hash_of` must give the same hashes as the caller passes to `upsert`, `lookup` and `remove`; `allot` gives out
+    cells for so many new keys."""
 
-    def __init__(self, hash_of: Callable[[I64], U64]) -> None:
+    def __init__(self, hash_of: Callable[[I64], U64], allot: Callable[[int], I64]) -> None:
         self._hash_of = hash_of
+        self._allot = allot
         self._bits = SMALL_BITS
         self._level = 0
         self._split = 0
         self._segments = 1
         self._entries = 0
-        self._next = 0
+        """Graves are entries, too."""
+        self._graves = 0
+        self._swept = 0
+        """The segment that is laid out anew next."""
         self._overflow: dict[int, int] = {}
         self._memory: mmap.mmap | None = None
         self._use(np.zeros(1 << SMALL_BITS, np.complex128))
         self._size_segment()
 
     def __len__(self) -> int:
-        """How many slots were given out."""
-        return self._next
-
-    def take_slot(self) -> int:
-        """Gives out the next slot without a key: the caller remembers by itself whose it is."""
-        self._next += 1
-        return self._next - 1
+        """How many keys there are."""
+        return self._entries - self._graves + len(self._overflow)
 
     @property
     def overflowed(self) -> int:
@@ -85,15 +91,15 @@ class SlotTable:
         return len(self._pairs) * PAIR_BYTES
 
     def lookup(self, keys: I64, hashes: U64) -> I64:
-        """The slot of every key, -1 where there is none."""
-        slots = self._find(keys, hashes)
+        """The cell of every key, -1 where there is none."""
+        cells = self._find(keys, hashes)
         if self._overflow:
-            self._find_overflowed(keys, slots)
-        slots -= 1
-        return slots
+            self._find_overflowed(keys, cells)
+        cells -= 1
+        return cells
 
     def upsert(self, keys: I64, hashes: U64) -> Upserted:
-        """The slot of every key; new keys get the next slot numbers."""
+        """The cell of every key; new keys get new cells."""
         found = self._find(keys, hashes)
         if self._overflow:
             self._find_overflowed(keys, found)
@@ -105,18 +111,40 @@ class SlotTable:
         if len(missing):
             missing_keys, missing_hashes = keys.take(missing), hashes.take(missing)
             self._reserve(missing_keys)
-            slots, first = self._insert(missing_keys, missing_hashes)
-            found[missing] = slots
+            cells, first = self._insert(missing_keys, missing_hashes)
+            found[missing] = cells
             new_rows = missing.take(first)
         found -= 1
         return Upserted(found, new_rows)
 
+    def remove(self, keys: I64, hashes: U64) -> None:
+        """Distinct keys that are there."""
+        if self._overflow:
+            inside = np.ones(len(keys), np.bool_)
+            for row, key in enumerate(keys.tolist()):
+                if self._overflow.pop(key, None) is not None:
+                    inside[row] = False
+            keys, hashes = keys[inside], hashes[inside]
+        self._cells[self._places(keys, hashes)] = GRAVE
+        self._graves += len(keys)
+        while self._graves > max(GRAVES_MIN, self._entries // 4):
+            self._sweep()
+
+    def _places(self, keys: I64, hashes: U64) -> I64:
+        """The entries of keys that are there."""
+        place, rest = self._home(hashes), np.arange(len(keys))
+        while len(rest):
+            entry = self._pairs.take(place.take(rest)).view(np.int64).reshape(-1, 2)
+            rest = rest[(entry[:, 0] != keys.take(rest)) | (entry[:, 1] == GRAVE)]
+            place[rest] += 1
+        return place
+
     def _find(self, keys: I64, hashes: U64) -> I64:
-        """Slot + 1 of every key that lies in the array, else 0."""
+        """Cell + 1 of every key that lies in the array, else 0."""
         place = self._home(hashes)
         entry = self._pairs.take(place).view(np.int64).reshape(-1, 2)
         found = entry[:, 1].copy()
-        rest = np.flatnonzero(entry[:, 0] != keys)
+        rest = np.flatnonzero(self._misses(entry, keys))
         for _ in range(self._reach):
             if not len(rest):
                 return found
@@ -130,7 +158,7 @@ class SlotTable:
             place[rest] = after
             entry = self._pairs.take(after).view(np.int64).reshape(-1, 2)
             found[rest] = entry[:, 1]
-            rest = rest[entry[:, 0] != keys.take(rest)]
+            rest = rest[self._misses(entry, keys.take(rest))]
         else:
             found[rest] = 0
             return found
@@ -142,18 +170,24 @@ class SlotTable:
                 found[row] = self._find_one(key, start)
         return found
 
+    def _misses(self, entry: I64, keys: I64) -> npt.NDArray[np.bool_]:
+        misses: npt.NDArray[np.bool_] = entry[:, 0] != keys
+        if self._graves:
+            misses |= entry[:, 1] == GRAVE
+        return misses
+
     def _find_one(self, key: int, start: int) -> int:
-        """Slot + 1 of a key whose home lies before `start`, and which is in none of the entries up to there.
+        """Cell + 1 of a key whose home lies before `start`, and which is in none of the entries up to there.
         Looking a little beyond its reach does no harm: it cannot be there."""
         stop = start + self._reach
         for at in range(start, stop, RUN):
             end = min(at + RUN, stop)
-            slots = self._slots[at:end].tolist()
-            for candidate, slot in zip(self._keys[at:end].tolist(), slots, strict=True):
-                if slot == 0:
+            cells = self._cells[at:end].tolist()
+            for candidate, cell in zip(self._keys[at:end].tolist(), cells, strict=True):
+                if cell == 0:
                     return 0
-                if candidate == key:
-                    return int(slot)
+                if candidate == key and cell != GRAVE:
+                    return int(cell)
         return 0
 
     def _find_overflowed(self, keys: I64, found: I64) -> None:
@@ -162,11 +196,11 @@ class SlotTable:
         if not len(missing):
             return
         distinct, where = np.unique(keys.take(missing), return_inverse=True)
-        slots = [self._overflow.get(key, -1) + 1 for key in distinct.tolist()]
-        found[missing] = np.array(slots, np.int64)[where]
+        cells = [self._overflow.get(key, -1) + 1 for key in distinct.tolist()]
+        found[missing] = np.array(cells, np.int64)[where]
 
     def _insert(self, keys: I64, hashes: U64) -> tuple[I64, I64]:
-        """Puts keys in that are in no place yet; they may repeat. Slot + 1 per row, and a row per new slot.
+        """Puts keys in that are in no place yet; they may repeat. Cell + 1 per row, and a row per new cell.
 
         Every row writes its key and its own number into its place if that is empty; where rows meet, the last
         one stays. Who then reads its own key there is done, the others go one entry on."""
@@ -179,10 +213,10 @@ class SlotTable:
         final = np.zeros(count, np.int64)
         settled = np.zeros(count, np.int64)
         for _ in range(self._reach + 1):
-            empty = np.flatnonzero(self._slots[place] == 0)
+            empty = np.flatnonzero(self._cells[place] == 0)
             self._pairs[place.take(empty)] = pairs.take(rows.take(empty))
             entry = self._pairs.take(place).view(np.int64).reshape(-1, 2)
-            done = entry[:, 0] == keys.take(rows)
+            done = ~self._misses(entry, keys.take(rows))
             final[rows[done]] = entry[done, 1]
             settled[rows[done]] = place[done]
             left = np.flatnonzero(~done)
@@ -192,23 +226,22 @@ class SlotTable:
         return self._number(keys, final, settled)
 
     def _number(self, keys: I64, final: I64, settled: I64) -> tuple[I64, I64]:
-        """Replaces row numbers by dense slot numbers; rows that found no place (0) go to the dict."""
-        count, first_slot = len(keys), self._next
+        """Replaces row numbers by cells; rows that found no place (0) go to the dict."""
+        count = len(keys)
         homeless = np.flatnonzero(final == 0)
         seen: dict[int, int] = {}
         for row, key in zip(homeless.tolist(), keys.take(homeless).tolist(), strict=True):
             final[row] = seen.setdefault(key, row + 1)
         winners = np.flatnonzero(final == np.arange(1, count + 1))
-        slot_of_row = np.empty(count + 1, np.int64)
-        slot_of_row[winners + 1] = np.arange(first_slot + 1, first_slot + 1 + len(winners))
-        slots = slot_of_row.take(final)
+        cell_of_row = np.empty(count + 1, np.int64)
+        cell_of_row[winners + 1] = self._allot(len(winners)) + 1
+        cells = cell_of_row.take(final)
         for key, number in seen.items():
-            self._overflow[key] = int(slot_of_row[number]) - 1
+            self._overflow[key] = int(cell_of_row[number]) - 1
         self._entries += len(winners) - len(seen)
-        self._next += len(winners)
         placed = winners if not seen else winners[~np.isin(winners, homeless)]
-        self._slots[settled.take(placed)] = slots.take(placed)
-        return slots, winners
+        self._cells[settled.take(placed)] = cells.take(placed)
+        return cells, winners
 
     def _home(self, hashes: U64) -> I64:
         """The entry where probing starts: the segment from the low bits, the place in it from the high ones."""
@@ -245,7 +278,7 @@ class SlotTable:
 
     def _double(self) -> None:
         """Small tables: one segment, twice as long."""
-        live = self._pairs.take(np.flatnonzero(self._slots))
+        live = self._unearthed(0, len(self._pairs))
         self._bits += 1
         self._use(np.zeros(1 << self._bits, np.complex128))
         self._size_segment()
@@ -260,13 +293,35 @@ class SlotTable:
         step = min(SPLITS_PER_STEP, (1 << self._level) - self._split)
         self._extend((self._segments + step) << self._bits)
         first, last = self._split << self._bits, (self._split + step) << self._bits
-        live = self._pairs[first:last].take(np.flatnonzero(self._slots[first:last]))
+        live = self._unearthed(first, last)
         self._pairs[first:last] = 0
         self._split += step
         self._segments += step
         if self._split == 1 << self._level:
             self._level, self._split = self._level + 1, 0
         self._build(live)
+
+    def _sweep(self) -> None:
+        """Lays the next few segments out without their graves."""
+        self._swept = self._swept if self._swept < self._segments else 0
+        step = min(SPLITS_PER_STEP, self._segments - self._swept)
+        first, last = self._swept << self._bits, (self._swept + step) << self._bits
+        live = self._unearthed(first, last)
+        self._pairs[first:last] = 0
+        self._swept += step
+        self._build(live)
+
+    def _unearthed(self, first: int, last: int) -> Pairs:
+        """What is in these entries, without the graves, which are counted off."""
+        cells = self._cells[first:last]
+        there = np.flatnonzero(cells)
+        if self._graves:
+            alive = cells[there] != GRAVE
+            gone = len(there) - int(np.count_nonzero(alive))
+            self._graves -= gone
+            self._entries -= gone
+            there = there[alive]
+        return self._pairs[first:last].take(there)
 
     def _build(self, live: Pairs) -> None:
         """Lays distinct keys out in empty segments in one pass: in order of their homes, each takes its home or
@@ -282,14 +337,14 @@ class SlotTable:
         place = np.maximum.accumulate(home - index) + index
         if len(home) and int((place - home).max()) > self._reach:
             raise InvariantBroken(
-                "a slot table's hash function is not the one its keys came in with"
+                "a cell table's hash function is not the one its keys came in with"
             )
         self._pairs[place] = live.take(order)
 
     def _use(self, pairs: Pairs) -> None:
         self._pairs = pairs
         halves = pairs.view(np.int64).reshape(-1, 2)
-        self._keys, self._slots = halves[:, 0], halves[:, 1]
+        self._keys, self._cells = halves[:, 0], halves[:, 1]
 
     def _extend(self, entries: int) -> None:
         """Makes room for so many entries: a mapping that the kernel moves page by page, not byte by byte."""
@@ -309,7 +364,7 @@ class SlotTable:
         """Asks the kernel; where it cannot (not Linux), the caller copies."""
         memory: Any = self._memory
         pairs = self._pairs
-        del self._pairs, self._keys, self._slots
+        del self._pairs, self._keys, self._cells
         old_entries = len(pairs)
         del pairs
         try:

@@ -1,0 +1,81 @@
+"""What all states of a function have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar, Protocol
+
+import pyarrow as pa
+
+from penstock.engine.operators.base import Frozen, OperatorContext
+from penstock.engine.operators.evolution import evolved
+from penstock.engine.operators.states.scope import Scope
+from penstock.errors import PlanError
+from penstock.protocol.snapshot import Segment
+from penstock.state.changes import GONE_FIELD
+from penstock.state.table import VALUE_PREFIX, Table
+
+
+class State(Protocol):
+    """For the operator."""
+
+    kind: ClassVar[str]
+
+    def end_batch(self) -> None:
+        """Writes what the function changed key by key."""
+        ...
+
+    def freeze(self) -> Frozen: ...
+
+
+class Place:
+    """Where a state belongs: for its messages, and for its keys."""
+
+    def __init__(self, name: str, scope: Scope, context: OperatorContext) -> None:
+        self.name = name
+        self.scope = scope
+        self.context = context
+        self.label = f"{context.operator}, state {name!r}"
+
+    def position(self, calls: str) -> int:
+        """Of the key that is being processed."""
+        if self.scope.current < 0:
+            raise PlanError(
+                f"{self.label}: there is no current key here; {calls} work inside process(key, rows, ctx), and the"
+                " methods that end in _batch everywhere else"
+            )
+        return self.scope.current
+
+    def restored(self, table: Table, required: frozenset[str]) -> Iterator[pa.RecordBatch]:
+        """The rows of a snapshot, in the shape that the state has now."""
+        for batch in self.stored():
+            yield _evolved(batch, table, required, self.label)
+
+    def stored(self) -> Iterator[pa.RecordBatch]:
+        """The rows of a snapshot, as they are."""
+        for segment in self._segments():
+            yield from self.context.read_segment(segment, self.context.key_groups)
+
+    def _segments(self) -> Iterator[Segment]:
+        for snapshot in self.context.restored:
+            yield from (each for each in snapshot.segments if each.state == self.name)
+
+
+def _evolved(
+    batch: pa.RecordBatch, table: Table, required: frozenset[str], label: str
+) -> pa.RecordBatch:
+    if GONE_FIELD.name not in batch.schema.names:
+        return evolved(batch, table.schema, required, label)
+    gone = batch.column(GONE_FIELD.name)
+    rows = evolved(batch.drop_columns([GONE_FIELD.name]), table.schema, frozenset(), label)
+    return rows.append_column(GONE_FIELD, gone)
+
+
+def required_columns(schema: pa.Schema) -> frozenset[str]:
+    """As they are stored."""
+    return frozenset(VALUE_PREFIX + each.name for each in schema if not each.nullable)
+
+
+def nullable(schema: pa.Schema) -> pa.Schema:
+    """As it is kept: where a key has no row there are nulls."""
+    return pa.schema([field.with_nullable(True) for field in schema])

@@ -1,0 +1,183 @@
+"""State with many rows per key: each row has a key of its own below the operator's key.
+
+The rows are a table like any other, over cells that are found by (cell of the key, key below it). Rows of one key are
+linked, in the order in which they came, so that all of them are found without looking at any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.plan.keyhash import I64, Flags
+from penstock.state.changes import Changes
+from penstock.state.flat import FIRST_ROWS, Values, grown, int64_array
+from penstock.state.keyspace import NOBODY, KeysOf, KeySpace
+from penstock.state.table import Table, row_schema
+
+OWNER = pa.field("__owner", pa.int64(), nullable=False)
+
+
+class Walked(NamedTuple):
+    """The rows of some keys: where each key was in what was asked for, and the row's cell."""
+
+    positions: I64
+    cells: I64
+
+
+class Child:
+    """`schema` is that of the keys below the operator's key."""
+
+    def __init__(
+        self,
+        kind: str,
+        state: str,
+        space: KeySpace,
+        schema: pa.Schema,
+        values: pa.Schema,
+        max_parallelism: int,
+        changes: Changes | None = None,
+    ) -> None:
+        self.schema = schema
+        self._parent = space
+        self.space = KeySpace(pa.schema([OWNER, *schema]), max_parallelism)
+        rows = row_schema(kind, space.schema, schema, values)
+        self.table = Table(state, self.space.cells, self._keys, rows, values, changes)
+        self._first: I64 = np.full(FIRST_ROWS, NOBODY, np.int64)
+        self._last: I64 = np.full(FIRST_ROWS, NOBODY, np.int64)
+        self._links = _Links()
+        space.cells.admit(self)
+        self.space.cells.admit(self._links)
+
+    # ---- rows
+
+    def find(self, owners: I64, keys: Sequence[pa.Array]) -> I64:
+        """The cell of every row, `NOBODY` where there is none. `owners` may be `NOBODY`."""
+        return self.space.find([int64_array(owners), *keys])
+
+    def put(self, owners: I64, keys: Sequence[pa.Array], values: pa.RecordBatch) -> None:
+        """Sets rows; where a key comes several times its last value counts."""
+        cells, new = self.space.upsert([int64_array(owners), *keys])
+        last = self.space.last_rows(cells)
+        made = np.arange(new.start, new.stop) if isinstance(new, slice) else new
+        if len(made):
+            first = self.space.first_rows(cells, made)
+            order = np.argsort(first)
+            made, mine = made.take(order), owners.take(first.take(order))
+            self.space.cells.groups[made] = self._parent.cells.groups.take(mine)
+            self._link(mine, made)
+        self.table.put(cells.take(last), values.take(pa.array(last)))
+
+    def drop(self, cells: I64) -> None:
+        """Removes the rows of distinct cells that have one."""
+        if not len(cells):
+            return
+        self.table.drop(cells)
+        owners = np.unique(self._owners(cells))
+        walked = self.walk(owners)
+        self._first[owners] = self._last[owners] = NOBODY
+        left = self.table.present.take(walked.cells)
+        self._link(owners.take(walked.positions[left]), walked.cells[left])
+        self.space.remove(cells)
+
+    def walk(self, owners: I64) -> Walked:
+        """All rows of these keys, in the order in which they came. An owner may be `NOBODY`."""
+        at = np.where(owners >= 0, self._first.take(np.maximum(owners, 0)), NOBODY)
+        positions, following = np.flatnonzero(at >= 0), self._links.following
+        at = at.take(positions)
+        found: list[tuple[I64, I64]] = []
+        while len(at):
+            found.append((positions, at))
+            at = following.take(at)
+            more = np.flatnonzero(at >= 0)
+            positions, at = positions.take(more), at.take(more)
+        if not found:
+            return Walked(_NONE, _NONE)
+        places, cells = (np.concatenate(part) for part in zip(*found, strict=True))
+        order = np.argsort(places, kind="stable")
+        return Walked(places.take(order), cells.take(order))
+
+    def keys_of(self, cells: I64) -> list[pa.Array]:
+        """The keys below the operator's key."""
+        return self.space.keys()(cells)[1:]
+
+    def holds(self, cells: I64) -> Flags:
+        """Whether these keys have any row."""
+        held: Flags = self._first.take(cells) >= 0
+        return held
+
+    def put_in_order(self, ranks: I64) -> None:
+        """Links all rows anew by a rank that each cell has: after a restore rows have come in any order."""
+        cells = np.flatnonzero(self.table.present[: self.space.cells.end])
+        owners = self._owners(cells)
+        order = np.lexsort((ranks.take(cells), owners))
+        self._first[owners] = self._last[owners] = NOBODY
+        self._link(owners.take(order), cells.take(order))
+
+    # ---- chains
+
+    def _link(self, owners: I64, cells: I64) -> None:
+        """Puts rows behind those that their owners have."""
+        if not len(cells):
+            return
+        order = np.argsort(owners, kind="stable")
+        owners, cells = owners.take(order), cells.take(order)
+        follows = np.append(False, owners[1:] == owners[:-1])
+        starts = np.flatnonzero(~follows)
+        ends = np.append(starts[1:], len(cells)) - 1
+        following = self._links.following
+        following[cells[:-1]] = np.where(follows[1:], cells[1:], NOBODY)
+        following[cells[-1]] = NOBODY
+        heads, tails, who = cells.take(starts), cells.take(ends), owners.take(starts)
+        before = self._last.take(who)
+        behind = before >= 0
+        following[before[behind]] = heads[behind]
+        self._first[who[~behind]] = heads[~behind]
+        self._last[who] = tails
+
+    def _owners(self, cells: I64) -> I64:
+        owners: I64 = self.space.keys()(cells)[0].to_numpy(zero_copy_only=False)
+        return owners
+
+    def _keys(self) -> KeysOf:
+        mine, theirs = self.space.keys(), self._parent.keys()
+
+        def keys_of(cells: I64) -> list[pa.Array]:
+            owners, *keys = mine(cells)
+            return [*theirs(owners.to_numpy(zero_copy_only=False)), *keys]
+
+        return keys_of
+
+    # ---- as a tenant of the parent's cells
+
+    @property
+    def copying(self) -> bool:
+        return self.table.copying
+
+    def grow(self, count: int, capacity: int) -> None:
+        self._first = grown(self._first, count, capacity, NOBODY)
+        self._last = grown(self._last, count, capacity, NOBODY)
+
+    def reset(self, cells: I64) -> None:
+        self._first[cells] = self._last[cells] = NOBODY
+
+
+class _Links:
+    """The row behind each row of the same key."""
+
+    copying = False
+
+    def __init__(self) -> None:
+        self.following: I64 = np.full(FIRST_ROWS, NOBODY, np.int64)
+
+    def grow(self, count: int, capacity: int) -> None:
+        self.following = grown(self.following, count, capacity, NOBODY)
+
+    def reset(self, cells: I64) -> None:
+        """Whoever gets a cell is linked anew."""
+
+
+_NONE: Values = np.empty(0, np.int64)

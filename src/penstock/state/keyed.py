@@ -1,0 +1,118 @@
+"""All keyed state of one operator: its keys, and a table over them for every state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.errors import CheckpointCorrupt
+from penstock.plan.keyhash import I64, Flags
+from penstock.state.changes import GONE_FIELD, Changes
+from penstock.state.child import Child
+from penstock.state.flat import values_of
+from penstock.state.keyspace import KeySpace
+from penstock.state.segments import GROUP_COLUMN
+from penstock.state.table import BELOW_PREFIX, KEY_PREFIX, Table, row_schema
+
+
+class Holder(Protocol):
+    """A state that can have something for a key."""
+
+    def holds(self, cells: I64) -> Flags: ...
+
+
+class Keyed:
+    def __init__(self, keys: pa.Schema, max_parallelism: int, *, incremental: bool = False) -> None:
+        self.space = KeySpace(keys, max_parallelism)
+        self._max_parallelism = max_parallelism
+        self._incremental = incremental
+        self._holders: list[Holder] = []
+
+    def table(self, kind: str, state: str, values: pa.Schema) -> Table:
+        """A state with one row per key."""
+        space = self.space
+        changes = Changes() if self._incremental else None
+        rows = row_schema(kind, space.schema, pa.schema([]), values)
+        table = Table(state, space.cells, space.keys, rows, values, changes)
+        self._holders.append(table)
+        return table
+
+    def child(self, kind: str, state: str, keys: pa.Schema, values: pa.Schema) -> Child:
+        """A state with many rows per key, each with a key of its own below it."""
+        changes = Changes() if self._incremental else None
+        child = Child(kind, state, self.space, keys, values, self._max_parallelism, changes)
+        self._holders.append(child)
+        return child
+
+    def vacate(self, cells: I64) -> None:
+        """Of these distinct cells, the keys go that no state has anything for."""
+        if not len(cells):
+            return
+        held = np.zeros(len(cells), np.bool_)
+        for holder in self._holders:
+            held |= holder.holds(cells)
+        self.space.remove(cells[~held])
+
+    # ---- rows of a snapshot, in the order in which they were written
+
+    def load(self, table: Table, batch: pa.RecordBatch) -> None:
+        """Into a state with one row per key."""
+        gone, rows = _split(batch)
+        if gone is not None:
+            cells = self._found(gone)
+            table.drop(cells[table.present[cells]])
+        keys, values = self._parts(rows)
+        cells = self._cells(rows, keys, table.state)
+        if len(self.space.last_rows(cells)) != len(cells):
+            raise _twice(table)
+        if gone is None and table.present[cells].any():
+            raise _twice(table)
+        table.put(cells, values)
+
+    def load_child(self, child: Child, batch: pa.RecordBatch) -> None:
+        """Into a state with many rows per key."""
+        gone, rows = _split(batch)
+        width = len(self.space.schema)
+        if gone is not None:
+            keys, _ = self._parts(gone)
+            cells = child.find(self.space.find(keys[:width]), keys[width:])
+            child.drop(np.unique(cells[cells >= 0]))
+        keys, values = self._parts(rows)
+        owners, before = self._cells(rows, keys[:width], child.table.state), len(child.table)
+        child.put(owners, keys[width:], values)
+        if gone is None and len(child.table) - before != rows.num_rows:
+            raise _twice(child.table)
+
+    def _found(self, batch: pa.RecordBatch) -> I64:
+        cells = self.space.find(self._parts(batch)[0])
+        return np.unique(cells[cells >= 0])
+
+    def _cells(self, batch: pa.RecordBatch, keys: Sequence[pa.Array], state: str) -> I64:
+        cells = self.space.upsert(keys).cells
+        groups = self.space.cells.groups[cells]
+        if not np.array_equal(groups, values_of(batch.column(GROUP_COLUMN))):
+            raise CheckpointCorrupt(f"state {state!r} has a key with another's key group")
+        return cells
+
+    def _parts(self, batch: pa.RecordBatch) -> tuple[list[pa.Array], pa.RecordBatch]:
+        """The key columns, and the values."""
+        names = batch.schema.names
+        keys = [batch.column(name) for name in names if name.startswith((KEY_PREFIX, BELOW_PREFIX))]
+        return keys, batch.select(range(1 + len(keys), batch.num_columns))
+
+
+def _split(batch: pa.RecordBatch) -> tuple[pa.RecordBatch | None, pa.RecordBatch]:
+    """In a delta, the keys that have lost their row; and the rows."""
+    if GONE_FIELD.name not in batch.schema.names:
+        return None, batch
+    gone = batch.column(GONE_FIELD.name)
+    rows = batch.drop_columns([GONE_FIELD.name])
+    return rows.filter(gone), rows.filter(pc.invert(gone))
+
+
+def _twice(table: Table) -> CheckpointCorrupt:
+    return CheckpointCorrupt(f"state {table.state!r} has a key twice in its snapshot")

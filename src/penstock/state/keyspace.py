@@ -1,0 +1,103 @@
+"""The keys of an operator: each has a cell, and every state of the operator keeps its rows by cell.
+
+Looking a key up makes nothing. A key is there from the first row that any state has for it until the last one is
+gone; then its cell can be used for another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.plan.keyhash import I64, key_groups
+from penstock.state.cells import Cells
+from penstock.state.columns import Column, make_column
+from penstock.state.flat import FIRST_ROWS
+from penstock.state.index import NOBODY, make_index
+
+KeysOf: TypeAlias = Callable[[I64], list[pa.Array]]
+"""The key columns of these cells, on any thread."""
+
+
+class Placed(NamedTuple):
+    """Where the rows of a batch are."""
+
+    cells: I64
+    new: I64 | slice
+    """The cells that were made for this batch."""
+
+
+class KeySpace:
+    def __init__(self, schema: pa.Schema, max_parallelism: int) -> None:
+        self.schema = schema
+        self.cells = Cells()
+        self._max_parallelism = max_parallelism
+        self._columns: list[Column] = [make_column(field.with_nullable(True)) for field in schema]
+        self._index = make_index(self._columns, self.cells.allot)
+        self._stamp = np.zeros(FIRST_ROWS, np.int32)
+        self.cells.admit(self)
+
+    def find(self, keys: Sequence[pa.Array]) -> I64:
+        """The cell of every key, `NOBODY` where there is none."""
+        return self._index.find(keys)
+
+    def upsert(self, keys: Sequence[pa.Array]) -> Placed:
+        """The cell of every key, made where there is none."""
+        first = self.cells.end
+        found = self._index.upsert(keys)
+        count = len(found.new)
+        if not count:
+            return Placed(found.cells, _NO_CELLS)
+        self.cells.groups[found.new] = key_groups(found.new_h1, self._max_parallelism)
+        end = self.cells.end
+        return Placed(found.cells, slice(first, end) if end - first == count else found.new)
+
+    def remove(self, cells: I64) -> None:
+        """Distinct cells, in which no state has a value any more."""
+        if len(cells):
+            self.cells.give_back(self._index.remove(cells))
+
+    def keys(self) -> KeysOf:
+        """Of the cells that are in use now, noted in constant time. Holds as long as a frozen view is being copied."""
+        parts = [(column.raw, column.reader()) for column in self._columns]
+
+        def keys_of(cells: I64) -> list[pa.Array]:
+            return [read([array.take(cells) for array in raw]) for raw, read in parts]
+
+        return keys_of
+
+    # ---- rows of a batch
+
+    def last_rows(self, cells: I64) -> I64:
+        """The rows that are the last of their cell in this batch, ascending."""
+        rows = np.arange(len(cells), dtype=np.int32)
+        self._stamp[cells] = rows
+        return np.flatnonzero(self._stamp.take(cells) == rows)
+
+    def first_rows(self, cells: I64, of: I64) -> I64:
+        """For each of these cells, the first row of the batch that has it."""
+        rows = np.arange(len(cells) - 1, -1, -1, dtype=np.int32)
+        self._stamp[cells[::-1]] = rows
+        return self._stamp.take(of).astype(np.int64)
+
+    # ---- as a tenant of its own cells
+
+    @property
+    def copying(self) -> bool:
+        return False
+
+    def grow(self, count: int, capacity: int) -> None:
+        for column in self._columns:
+            column.grow(count, capacity)
+        self._stamp = np.zeros(capacity, np.int32)
+
+    def reset(self, cells: I64) -> None:
+        """The index sets the keys of new cells anyway."""
+
+
+_NO_CELLS: I64 = np.empty(0, np.int64)
+
+__all__ = ["NOBODY", "KeySpace", "KeysOf", "Placed"]
