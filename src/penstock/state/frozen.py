@@ -1,29 +1,41 @@
-"""What a snapshot's writer sees of state: a frozen view that can be encoded later, on another thread."""
+"""What a snapshot's writer sees of state: a frozen view that writes itself later, on another thread."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Protocol
 
-from penstock.protocol.snapshot import Block
+import pyarrow as pa
+
+from penstock.protocol.snapshot import ALL_GROUPS, Segment
 
 
-@dataclass(frozen=True)
-class Encoded:
-    """Frozen state as bytes: `chunks` in order; block offsets count from the first chunk's start."""
+class Out(Protocol):
+    """Where frozen state goes. Nothing of it counts before the whole snapshot is written."""
 
-    state: str
-    schema: bytes
-    chunks: Sequence[memoryview]
-    blocks: tuple[Block, ...]
+    def put(
+        self,
+        state: str,
+        schema: pa.Schema,
+        batches: Iterable[pa.RecordBatch],
+        *,
+        groups: tuple[int, int] = ALL_GROUPS,
+        delta: bool = False,
+        shared: bool = False,
+    ) -> Segment:
+        """Writes these batches, one block each, while they are made (`__kg` sorted within each); where they lie.
+        `shared`: later checkpoints may refer to them, too."""
+        ...
 
 
 class Frozen(Protocol):
-    """State as it was at one moment, taken in microseconds; `encode` runs later, on another thread."""
+    """State as it was at one moment, taken in microseconds; `write` runs later, on another thread."""
 
-    def encode(self) -> Encoded: ...
+    def write(self, out: Out) -> tuple[Segment, ...]:
+        """Writes itself piece by piece, on another thread. The segments in the order in which they are applied; among
+        them may be some of earlier checkpoints."""
+        ...
 
     def release(self) -> None:
-        """The snapshot was given up: forget it. Also fine after `encode`."""
+        """The snapshot was given up: forget it. Also fine after `write`."""
         ...

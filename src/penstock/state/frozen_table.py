@@ -23,10 +23,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.plan.keyhash import I64, Flags
+from penstock.protocol.snapshot import Segment
 from penstock.state.columns import Values, int64_array, take_rows, to_arrow
-from penstock.state.frozen import Encoded
+from penstock.state.frozen import Out
 from penstock.state.keystore import View
-from penstock.state.segments import block_bounds, encode_blocks
+from penstock.state.segments import block_bounds
 
 Saved = tuple[I64, Sequence[Values], Sequence[Flags | None]]
 
@@ -65,15 +66,15 @@ class FrozenTable:
         self._undo = []
         self._keys, self._values, self._valid = (), (), ()
 
-    def encode(self) -> Encoded:
-        """The rows at the freeze, as bytes. Once."""
+    def write(self, out: Out) -> tuple[Segment, ...]:
+        """The rows at the freeze. Once."""
         views, groups = self._keys, self._groups[: self._count]
         values, valid = self._copy()
         self.release()
         keys = [view() for view in views]
         order = np.argsort(groups, kind="stable")
         batches = self._batches(keys, groups.take(order), order, values, valid)
-        return encode_blocks(self._state, self._schema, batches)
+        return (out.put(self._state, self._schema, batches),)
 
     def _copy(self) -> tuple[list[Values], list[Flags | None]]:
         count = self._count

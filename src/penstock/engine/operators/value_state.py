@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.engine.operators.base import Frozen, OperatorContext
+from penstock.engine.operators.base import OperatorContext
 from penstock.engine.operators.row import Row, RowsToBatch, batch_rows, make_row
 from penstock.engine.operators.rows import checked_batch
 from penstock.engine.operators.value_table import Slots, ValueTable
 from penstock.errors import PlanError
+from penstock.state.frozen import Frozen
 
 
 class ValueState:

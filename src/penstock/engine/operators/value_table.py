@@ -13,11 +13,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.engine.operators.base import Frozen, OperatorContext
+from penstock.engine.operators.base import OperatorContext
 from penstock.engine.operators.evolution import evolved
 from penstock.errors import SchemaError
 from penstock.plan.schema import type_ddl
 from penstock.state.columns import to_arrow, valid_of, values_of
+from penstock.state.frozen import Frozen
 from penstock.state.table import VALUE_PREFIX, KeyedTable
 
 PRESENT = "__present"
