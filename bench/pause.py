@@ -20,7 +20,11 @@ from bench.limit import new_aggregate
 from bench.sizes import Sizes
 from bench.waiting import wait_for
 from bench.workload import INT_SCHEMA, OPERATOR, rows_function, w1
+from penstock.engine.worker.segment_files import SegmentFiles
+from penstock.protocol.ids import AttemptId, CheckpointId, SlotId
 from penstock.shells.spark.entry import tune_process
+from penstock.storage.memory import MemoryStore
+from penstock.wire.paths import WorkerFile
 
 PAUSE_MS = 10.0
 BATCH_ROWS = 8_192
@@ -100,7 +104,9 @@ def loop(keys: int, snapshots: int) -> dict[str, list[float]]:
         began_s = time.perf_counter()
         (frozen,) = operator.freeze(number + 1).tables
         freeze_ms = (time.perf_counter() - began_s) * 1000
-        writer = threading.Thread(target=frozen.encode)
+        place = WorkerFile(CheckpointId(number + 1), SlotId(0), AttemptId(1))
+        out = SegmentFiles(MemoryStore(), place, inline_bytes_max=0)
+        writer = threading.Thread(target=frozen.write, args=(out,))
         writer.start()
         gaps = [gap_ms() + freeze_ms]
         while writer.is_alive():

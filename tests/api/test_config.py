@@ -102,6 +102,12 @@ def test_unaligned_checkpoints_are_taken_one_at_a_time_and_for_exactly_once(
         pen.CheckpointConfig("chk/", **chosen, **other)
 
 
+def test_a_compression_that_is_not_there_is_refused_by_name() -> None:
+    assert pen.CheckpointConfig("chk/", compression="zstd").compression == "zstd"
+    with pytest.raises(pen.ConfigError, match=r"CheckpointConfig.compression: 'lz4' is not known"):
+        pen.CheckpointConfig("chk/", compression="lz4")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [

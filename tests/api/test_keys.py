@@ -201,6 +201,7 @@ FIELDS: dict[str, tuple[Any, str, Any]] = {
     "keep": (2, "9", 9),
     "retain": ("delete_on_cancel", "never_retain", "never_retain"),
     "incremental": (True, "false", False),
+    "compression": (None, "zstd", "zstd"),
     "inflight_bytes_max": (1 << 20, "12345", 12345),
     "aligned_timeout": (None, "5 seconds", "5 seconds"),
 }

@@ -16,14 +16,15 @@ from penstock.cli.app import app
 from penstock.cli.past import show_past
 from penstock.engine.history.files import HistoryFiles
 from penstock.engine.history.records import Totals
-from penstock.protocol.ids import AttemptId, CheckpointId, SubtaskId
+from penstock.engine.worker.segment_files import SegmentFiles
+from penstock.protocol.ids import AttemptId, CheckpointId, SlotId, SubtaskId
 from penstock.protocol.messages import SnapshotKind
-from penstock.protocol.snapshot import InFlight, OperatorSnapshot, Segment, SubtaskSnapshot
-from penstock.state.channel_rows import encode_rows
-from penstock.state.segments import GROUP_FIELD, encode_blocks
+from penstock.protocol.snapshot import InFlight, OperatorSnapshot, SubtaskSnapshot
+from penstock.state.segments import GROUP_FIELD
 from penstock.storage.filesystem import FilesystemStore, open_job
 from penstock.wire import manifest as manifests
 from penstock.wire.manifest import Manifest, ManifestOperator
+from penstock.wire.paths import WorkerFile
 from penstock.wire.tombstones import tombstone
 
 SCHEMA = pa.schema([GROUP_FIELD, pa.field("k", pa.int64())])
@@ -42,15 +43,11 @@ def root(tmp_path: Path) -> Path:
 def store_checkpoint(store: FilesystemStore, checkpoint: int, flying: bool = True) -> None:
     groups = pa.array([0, 0, 1], pa.uint16())
     batch = pa.RecordBatch.from_arrays([groups, pa.array([1, 2, 3])], schema=SCHEMA)
-    in_file, inline = (encode_blocks(state, SCHEMA, [batch]) for state in ("agg", "small"))
-    file = f"chk-{checkpoint}/0-1"
-    store.write(file, in_file.chunks)
-    segments = (
-        Segment("agg", in_file.schema, in_file.blocks, file=file),
-        Segment("small", inline.schema, inline.blocks, inline=b"".join(inline.chunks)),
-    )
-    rows = encode_rows([pa.RecordBatch.from_pydict({"k": [1, 2]})])
-    moving = Segment("in flight", rows.schema, rows.blocks, inline=b"".join(rows.chunks))
+    place = WorkerFile(CheckpointId(checkpoint), SlotId(0), AttemptId(1))
+    large, small = SegmentFiles(store, place, 0), SegmentFiles(store, place, 1 << 20)
+    segments = (large.put("agg", SCHEMA, [batch]), small.put("small", SCHEMA, [batch]))
+    large.finish()
+    moving = small.put_rows([pa.RecordBatch.from_pydict({"k": [1, 2]})])
     manifest = Manifest(
         job="totals",
         checkpoint=CheckpointId(checkpoint),

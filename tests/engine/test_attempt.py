@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from penstock.engine.operators.aggregate import RunningAggregate
-from penstock.engine.operators.base import Encoded, FrozenOperator
+from penstock.engine.operators.base import FrozenOperator
 from penstock.engine.operators.connect import SourceOperator
 from penstock.engine.spec import Mode
 from penstock.engine.worker.snapshots import WriteWork
@@ -20,7 +20,9 @@ from penstock.protocol.alignment import Alignment
 from penstock.protocol.counting import Counting
 from penstock.protocol.ids import AttemptId, CheckpointId, SlotId, SubtaskId
 from penstock.protocol.messages import Ack, Committed, Decline, Finished, Live, SnapshotKind, Sync
+from penstock.protocol.snapshot import Segment
 from penstock.state.aggregates import count
+from penstock.state.frozen import Out
 from penstock.storage.memory import MemoryStore
 from tests.engine.kit import (
     SCHEMA,
@@ -124,7 +126,9 @@ def test_a_write_that_fails_declines_the_snapshot() -> None:
         def write(self, name: str, chunks: object) -> int:
             raise OSError("no space left on device")
 
-    bench = Bench(pipeline(NumberSource(10), ListSink()), store=FullStore(), inline_bytes_max=-1)
+    count_per_key = partial(RunningAggregate, ("n",), {"rows": count()})
+    graph = pipeline(NumberSource(10), ListSink(), count_per_key)
+    bench = Bench(graph, store=FullStore(), inline_bytes_max=0)
     bench.attempt.trigger(N1, CHECKPOINT)
     bench.background.poll()
     (decline,) = bench.said(Decline)
@@ -334,7 +338,7 @@ class Kept:
 
     held = True
 
-    def encode(self) -> Encoded:
+    def write(self, out: Out) -> tuple[Segment, ...]:
         raise OSError("no memory left")
 
     def release(self) -> None:

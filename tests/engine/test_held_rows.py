@@ -15,7 +15,7 @@ import penstock as pen
 from penstock.connectors.base import Hold
 from penstock.engine.operators.base import OperatorContext
 from penstock.engine.operators.connect import SinkOperator
-from penstock.engine.worker.snapshots import _Places, reader
+from penstock.engine.worker.snapshots import reader
 from penstock.errors import ConfigError, PlanError
 from penstock.ports.channel import Barrier, Batch
 from penstock.protocol import restart
@@ -27,6 +27,7 @@ from penstock.testing import FaultySink, fail_before, simulate
 from tests.engine import kit, test_subtask
 from tests.engine.kit import SCHEMA, ListSink, NumberSource, rows
 from tests.engine.whole_job import Job
+from tests.state.helpers import segment_of
 
 GROUPS = 8
 
@@ -74,7 +75,7 @@ class Place:
     def checkpoint(self, number: int, complete: bool = True) -> OperatorSnapshot:
         """What the checkpoint keeps."""
         frozen = self.operator.freeze(CheckpointId(number))
-        segments = tuple(_Places("").segment(table.encode()) for table in frozen.tables)
+        segments = tuple(segment_of(table) for table in frozen.tables)
         made = [entry.get() for entry in frozen.transactions]
         work = self.operator.commit_work(CheckpointId(number)) if complete else None
         if work is not None:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.engine.checkpoints.restore_points import RestoreWish
-from penstock.engine.operators.base import Encoded, FrozenOperator
+from penstock.engine.operators.base import FrozenOperator
 from penstock.engine.spec import Mode
 from penstock.errors import StorageError
 from penstock.ports.control import LaunchEnded, Received
@@ -17,7 +17,9 @@ from penstock.protocol.ids import AttemptId, CheckpointId, SubtaskId, WorkerId
 from penstock.protocol.messages import Ack, Deploy, Drop, Failed, Notify, Sync, Trigger
 from penstock.protocol.phases import Ending, Outcome
 from penstock.protocol.recovery import IDS_RESERVED
-from penstock.protocol.snapshot import SubtaskSnapshot
+from penstock.protocol.snapshot import Segment, SubtaskSnapshot
+from penstock.state.frozen import Out
+from penstock.state.segments import GROUP_COLUMN
 from penstock.storage.memory import MemoryStore
 from penstock.wire import manifest as manifests
 from penstock.wire import paths, records
@@ -301,8 +303,10 @@ class Big(Do):
 
 
 class BigTable:
-    def encode(self) -> Encoded:
-        return Encoded("big", b"schema", [memoryview(bytes(20_000))], ())
+    def write(self, out: Out) -> tuple[Segment, ...]:
+        rows = {GROUP_COLUMN: pa.array([0], pa.uint16()), "bytes": [bytes(20_000)]}
+        batch = pa.RecordBatch.from_pydict(rows)
+        return (out.put("big", batch.schema, [batch]),)
 
     def release(self) -> None:
         """Holds nothing."""

@@ -28,7 +28,7 @@ from penstock.errors import CheckpointCorrupt, ConfigError
 from penstock.plan.keyhash import key_groups, key_hashes
 from penstock.protocol.ids import CheckpointId
 from penstock.state import aggregates as agg
-from penstock.state.segments import GROUP_FIELD, encode_blocks
+from penstock.state.segments import GROUP_FIELD
 from penstock.storage.local import LocalStore
 from penstock.storage.memory import MemoryStore
 from penstock.wire import paths
@@ -207,8 +207,8 @@ def test_state_of_a_layout_that_nobody_knows_is_refused() -> None:
     rows = pa.RecordBatch.from_pydict({"__kg": [0], "k": [1]}, schema=schema)
 
     class Odd:
-        def encode(self) -> Any:
-            return encode_blocks("odd", schema, [rows])
+        def write(self, out: Any) -> Any:
+            return (out.put("odd", schema, [rows]),)
 
     store = MemoryStore()
     checkpoint(store, {"op": [FrozenOperator(tables=(Odd(),))]})  # type: ignore[arg-type]

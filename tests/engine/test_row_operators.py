@@ -24,6 +24,7 @@ from penstock.plan.schema import parse_schema
 from penstock.protocol.ids import CheckpointId
 from penstock.protocol.snapshot import OperatorSnapshot, Segment
 from penstock.state.segments import read_blocks
+from tests.state.helpers import segment_of
 
 ORDERS = parse_schema("user STRING, amount BIGINT")
 
@@ -63,12 +64,8 @@ def rows_of(operator: Operator, batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
 
 def snapshot(operator: Operator) -> OperatorSnapshot:
     """What a checkpoint keeps of an operator, with its bytes inside."""
-    segments = []
-    for frozen in operator.freeze(CheckpointId(1)).tables:
-        encoded = frozen.encode()
-        data = b"".join(encoded.chunks)
-        segments.append(Segment(encoded.state, encoded.schema, encoded.blocks, inline=data))
-    return OperatorSnapshot(segments=tuple(segments))
+    tables = operator.freeze(CheckpointId(1)).tables
+    return OperatorSnapshot(segments=tuple(segment_of(frozen) for frozen in tables))
 
 
 # ---- rows
@@ -387,8 +384,7 @@ def test_a_frozen_state_does_not_see_what_comes_after_it() -> None:
     rows_of(operator, orders(("a", 1), ("b", 1)))
     frozen = operator.freeze(CheckpointId(1))
     rows_of(operator, orders(("a", 10), ("b", 0), ("c", 1)))
-    encoded = frozen.tables[0].encode()
-    table = pa.ipc.open_stream(b"".join(encoded.chunks)).read_all()
+    table = pa.ipc.open_stream(segment_of(frozen.tables[0]).inline).read_all()
     assert dict(zip(table["key.user"].to_pylist(), table["value.n"].to_pylist())) == {
         "a": 1,
         "b": 1,

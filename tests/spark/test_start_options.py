@@ -85,6 +85,7 @@ PLACES: dict[str, tuple[dict[str, Any], str, Any]] = {
     "tolerable_failures": ({"tolerable_failures": 9}, "coordinator.config.tolerable_failures", 9),
     "keep": ({"keep": 8}, "coordinator.config.keep", 8),
     "retain": ({"retain": "never_retain"}, "_config.retain", "never_retain"),
+    "compression": ({"compression": "zstd"}, "_spec.compression", "zstd"),
     "inflight_bytes_max": ({"inflight_bytes_max": 12_345}, "_spec.inflight_bytes_max", 12_345),
 }
 """Per option: what is set, where it has to arrive, and as what."""

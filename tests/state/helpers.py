@@ -10,17 +10,27 @@ import pyarrow as pa
 
 from penstock.engine.operators.aggregate import RunningAggregate
 from penstock.engine.operators.base import OperatorContext
+from penstock.engine.worker.segment_files import SegmentFiles
+from penstock.protocol.ids import AttemptId, CheckpointId, SlotId
 from penstock.protocol.snapshot import OperatorSnapshot, Segment
 from penstock.state.aggregates import Aggregate
-from penstock.state.frozen import Encoded
+from penstock.state.frozen import Frozen
 from penstock.state.segments import read_blocks
+from penstock.storage.memory import MemoryStore
+from penstock.wire.paths import WorkerFile
 
 MAX_PARALLELISM = 128
 
 
-def segment_of(encoded: Encoded) -> Segment:
-    data = b"".join(encoded.chunks)
-    return Segment(encoded.state, encoded.schema, encoded.blocks, inline=data)
+def inline_out() -> SegmentFiles:
+    """Everything that is put stays in its segment."""
+    place = WorkerFile(CheckpointId(1), SlotId(0), AttemptId(1))
+    return SegmentFiles(MemoryStore(), place, 1 << 40)
+
+
+def segment_of(frozen: Frozen) -> Segment:
+    (segment,) = frozen.write(inline_out())
+    return segment
 
 
 def read_segment(segment: Segment, groups: range) -> Iterable[pa.RecordBatch]:
@@ -29,13 +39,13 @@ def read_segment(segment: Segment, groups: range) -> Iterable[pa.RecordBatch]:
     return read_blocks(segment, groups, lambda offset, length: data[offset : offset + length])
 
 
-def rows_of(encoded: Encoded, groups: range = range(MAX_PARALLELISM)) -> list[dict[str, Any]]:
-    batches = read_segment(segment_of(encoded), groups)
+def rows_of(frozen: Frozen, groups: range = range(MAX_PARALLELISM)) -> list[dict[str, Any]]:
+    batches = read_segment(segment_of(frozen), groups)
     return [row for batch in batches for row in batch.to_pylist()]
 
 
-def snapshot_of(encoded: Encoded) -> OperatorSnapshot:
-    return OperatorSnapshot(segments=(segment_of(encoded),))
+def snapshot_of(segment: Segment) -> OperatorSnapshot:
+    return OperatorSnapshot(segments=(segment,))
 
 
 def opened(

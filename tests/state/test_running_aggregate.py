@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import DataError, SchemaError
-from penstock.plan.keyhash import key_groups, key_hashes
+from penstock.plan.keyhash import key_groups, key_lanes
 from penstock.protocol.ids import CheckpointId
 from penstock.state import aggregates as pen
 from penstock.state.aggregates import Aggregate
-from tests.state.helpers import opened, plain_fold, rows_of, same, snapshot_of
+from tests.state.helpers import opened, plain_fold, rows_of, same, segment_of, snapshot_of
 
 D = decimal.Decimal
 KEYS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
@@ -127,7 +127,7 @@ def test_each_batch_gives_the_updated_row_of_every_key_in_it(case) -> None:
 
 @given(inputs(), st.data())
 @settings(max_examples=60, deadline=None)
-def test_a_freeze_is_the_state_of_its_moment_whenever_it_is_encoded(
+def test_a_freeze_is_the_state_of_its_moment_whenever_it_is_written(
     case, data: st.DataObject
 ) -> None:
     """S4, I2: the stream goes on while snapshots wait; each is then restored at another parallelism and must
@@ -146,21 +146,21 @@ def test_a_freeze_is_the_state_of_its_moment_whenever_it_is_encoded(
         if waiting and data.draw(st.booleans()):
             view, covered = waiting.pop(data.draw(st.integers(0, len(waiting) - 1)))
             if data.draw(st.booleans()):
-                done.append((view.encode(), covered))
+                done.append((segment_of(view), covered))
             view.release()
-    done += [(view.encode(), covered) for view, covered in waiting]
+    done += [(segment_of(view), covered) for view, covered in waiting]
     parallelism = data.draw(st.sampled_from([1, 2, 3, 128]))
-    for encoded, covered in done:
-        check_restored(encoded, covered, schema, keys, aggregates, min(parallelism, 5))
+    for saved, covered in done:
+        check_restored(saved, covered, schema, keys, aggregates, min(parallelism, 5))
 
 
-def check_restored(encoded, covered, schema, keys, aggregates, parallelism: int) -> None:
+def check_restored(saved, covered, schema, keys, aggregates, parallelism: int) -> None:
     """Restores and sends the last row of every key through once more: what comes out shows the whole state."""
     model = folded({k: [*rows, rows[-1]] for k, rows in grouped(covered, keys).items()}, aggregates)
     out: list[dict[str, Any]] = []
     again = [rows[-1] for rows in grouped(covered, keys).values()]
     for index in range(parallelism):
-        operator = opened(keys, aggregates, schema, [snapshot_of(encoded)], index, parallelism)
+        operator = opened(keys, aggregates, schema, [snapshot_of(saved)], index, parallelism)
         mine = [row for row in again if owner(row, schema, keys, parallelism) == index]
         assert len(operator._table) == len(mine)
         if mine:
@@ -171,7 +171,7 @@ def check_restored(encoded, covered, schema, keys, aggregates, parallelism: int)
 
 def owner(row: dict[str, Any], schema: pa.Schema, keys: tuple[str, ...], parallelism: int) -> int:
     columns = [pa.array([row[key]], schema.field(key).type) for key in keys]
-    return int(key_groups(key_hashes(columns)[0], 128)[0]) * parallelism // 128
+    return int(key_groups(key_lanes(columns)[0], 128)[0]) * parallelism // 128
 
 
 def numbers(keys: list[int | None], values: list[Any], kind: pa.DataType) -> pa.RecordBatch:
@@ -183,14 +183,14 @@ def test_every_key_is_restored_at_the_owner_of_its_key_group() -> None:
     batch = numbers(list(range(5_000)), [1] * 5_000, pa.int64())
     operator = opened(["k"], {"n": pen.count()}, batch.schema)
     operator.process(batch, 0)
-    encoded = operator.freeze(CheckpointId(1)).tables[0].encode()
+    saved = segment_of(operator.freeze(CheckpointId(1)).tables[0])
     for parallelism in (1, 2, 7, 128):
         parts = [
-            opened(["k"], {"n": pen.count()}, batch.schema, [snapshot_of(encoded)], i, parallelism)
+            opened(["k"], {"n": pen.count()}, batch.schema, [snapshot_of(saved)], i, parallelism)
             for i in range(parallelism)
         ]
         assert sum(len(part._table) for part in parts) == 5_000
-        merged = [snapshot_of(part.freeze(CheckpointId(2)).tables[0].encode()) for part in parts]
+        merged = [snapshot_of(segment_of(part.freeze(CheckpointId(2)).tables[0])) for part in parts]
         whole = opened(["k"], {"n": pen.count()}, batch.schema, merged)
         assert len(whole._table) == 5_000
 
@@ -201,11 +201,11 @@ def test_a_key_that_was_always_null_starts_afresh_after_a_rescale() -> None:
     aggregates = {"s": pen.sum("v"), "lo": pen.min("v"), "hi": pen.max("v")}
     operator = opened(["k"], aggregates, batch.schema)
     operator.process(batch, 0)
-    encoded = operator.freeze(CheckpointId(1)).tables[0].encode()
+    saved = segment_of(operator.freeze(CheckpointId(1)).tables[0])
     more = numbers([1, 2, 3], [-4, 9, 6], pa.int64())
     out: list[dict[str, Any]] = []
     for index in range(2):
-        part = opened(["k"], aggregates, batch.schema, [snapshot_of(encoded)], index, 2)
+        part = opened(["k"], aggregates, batch.schema, [snapshot_of(saved)], index, 2)
         mine = [r for r in more.to_pylist() if owner(r, batch.schema, ("k",), 2) == index]
         if mine:
             (result,) = part.process(pa.RecordBatch.from_pylist(mine, batch.schema), 0)
@@ -243,8 +243,8 @@ def test_nothing_seen_is_null_and_something_seen_is_not_on_both_sides_of_a_resto
         seen: dict[int, list[Any]] = {1: [], 2: [value]}
         for place, (key, each) in enumerate([*((1, each) for each in values), (2, None)]):
             if place == cut:
-                encoded = operator.freeze(CheckpointId(1)).tables[0].encode()
-                operator = opened(["k"], aggregates, schema, [snapshot_of(encoded)])
+                saved = segment_of(operator.freeze(CheckpointId(1)).tables[0])
+                operator = opened(["k"], aggregates, schema, [snapshot_of(saved)])
             (out,) = operator.process(numbers([key], [each], kind), 0)
             seen[key].append(each)
             model = folded({(key,): [{"v": each} for each in seen[key]]}, aggregates)
@@ -313,8 +313,8 @@ def test_the_bound_of_an_integer_sum_is_taken_up_after_a_restore() -> None:
     batch = numbers([1], [BIG], pa.int64())
     operator = opened(["k"], {"s": pen.sum("v")}, batch.schema)
     operator.process(batch, 0)
-    encoded = operator.freeze(CheckpointId(1)).tables[0].encode()
-    restored = opened(["k"], {"s": pen.sum("v")}, batch.schema, [snapshot_of(encoded)])
+    saved = segment_of(operator.freeze(CheckpointId(1)).tables[0])
+    restored = opened(["k"], {"s": pen.sum("v")}, batch.schema, [snapshot_of(saved)])
     with pytest.raises(DataError, match="64-bit"):
         restored.process(numbers([1], [1], pa.int64()), 0)
 
@@ -339,9 +339,9 @@ def test_a_restore_into_other_columns_is_refused_with_both_sides() -> None:
     batch = numbers([1], [1], pa.int64())
     operator = opened(["k"], {"s": pen.sum("v")}, batch.schema)
     operator.process(batch, 0)
-    encoded = operator.freeze(CheckpointId(1)).tables[0].encode()
+    saved = segment_of(operator.freeze(CheckpointId(1)).tables[0])
     with pytest.raises(SchemaError, match=r"s.sum BIGINT.*s.min BIGINT.*restore=\"fresh\""):
-        opened(["k"], {"s": pen.min("v")}, batch.schema, [snapshot_of(encoded)])
+        opened(["k"], {"s": pen.min("v")}, batch.schema, [snapshot_of(saved)])
 
 
 def test_a_snapshot_names_its_columns_so_that_people_can_read_it() -> None:
@@ -349,8 +349,8 @@ def test_a_snapshot_names_its_columns_so_that_people_can_read_it() -> None:
     batch = numbers([7], [3], pa.int64())
     operator = opened(["k"], {"n": pen.count(), "mean": pen.avg("v")}, batch.schema)
     operator.process(batch, 0)
-    (row,) = rows_of(operator.freeze(CheckpointId(1)).tables[0].encode())
-    assert row.pop("__kg") == key_groups(key_hashes([pa.array([7])])[0], 128)[0]
+    (row,) = rows_of(operator.freeze(CheckpointId(1)).tables[0])
+    assert row.pop("__kg") == key_groups(key_lanes([pa.array([7])])[0], 128)[0]
     assert row == {"key.k": 7, "value.n.count": 1, "value.mean.sum": 3.0, "value.mean.count": 1}
 
 

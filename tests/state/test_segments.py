@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from penstock.errors import CheckpointCorrupt
 from penstock.protocol.snapshot import Segment
 from penstock.state import segments
-from penstock.state.segments import block_bounds, encode_blocks, read_blocks
+from penstock.state.segments import block_bounds, read_blocks
 from penstock.state.table import KeyedTable
-from tests.state.helpers import read_segment, segment_of
+from tests.state.helpers import inline_out, read_segment, segment_of
 
 
 def written(rows: int = 300) -> Segment:
@@ -24,7 +24,7 @@ def written(rows: int = 300) -> Segment:
     table = KeyedTable("totals", keys, pa.schema([("n", pa.int64())]), 128)
     slots = table.slots_of([pa.array([f"key {i}" for i in range(rows)])]).slots
     table.values[0][slots] = slots
-    return segment_of(table.freeze().encode())
+    return segment_of(table.freeze())
 
 
 def read_all(segment: Segment, groups: range = range(128)) -> list[dict]:
@@ -151,8 +151,17 @@ def test_a_damaged_schema_is_refused(schema: bytes) -> None:
 
 def test_a_schema_of_another_state_does_not_read_this_ones_blocks() -> None:
     """I24: swapped artefacts."""
-    other = encode_blocks(
-        "other", pa.schema([("__kg", pa.uint16()), ("x", pa.list_(pa.int64()))]), []
-    )
+    schema = pa.schema([("__kg", pa.uint16()), ("x", pa.list_(pa.int64()))])
+    other = inline_out().put("other", schema, [])
     with pytest.raises(CheckpointCorrupt, match="not a record batch of this state"):
         read_all(dataclasses.replace(written(), schema=other.schema))
+
+
+@pytest.mark.parametrize("own", [range(128), range(30, 60), range(40, 41), range(90, 128)])
+def test_rows_of_key_groups_that_do_not_count_any_more_are_not_read(own: range) -> None:
+    """S6, T4: a later checkpoint has rewritten them elsewhere; here they are old."""
+    whole = written()
+    part = dataclasses.replace(whole, groups=(40, 90))
+    expected = [row for row in read_all(whole, own) if 40 <= row["__kg"] < 90]
+    assert read_all(part, own) == expected
+    assert bool(expected) == (own != range(90, 128))

@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from penstock.errors import CheckpointCorrupt
 from penstock.plan import keyhash
 from penstock.plan.keyhash import Lanes
+from penstock.state.frozen_table import FrozenTable
 from penstock.state.table import KeyedTable
-from tests.state.helpers import rows_of
+from tests.state.helpers import rows_of, segment_of
 
 VALUE = pa.schema([pa.field("n", pa.int64(), nullable=False)])
 
@@ -53,7 +54,7 @@ def weak(h1: Callable[[int], int], h2: Callable[[int], int]) -> Callable[..., La
             False,
         )
 
-    original = keyhash.hashes_of
+    original = keyhash.lanes_of
     return lanes
 
 
@@ -78,8 +79,8 @@ def test_keys_whose_lanes_collide_stay_different_keys(lanes, batches) -> None:
     """Whoever chooses keys cannot make two of them one: the stored key decides."""
     table = table_of(pa.string(), pa.int64())
     model: dict[tuple[Any, ...], int] = {}
-    real = keyhash.hashes_of
-    keyhash.hashes_of = lanes  # type: ignore[assignment]
+    real = keyhash.lanes_of
+    keyhash.lanes_of = lanes  # type: ignore[assignment]
     try:
         for batch in batches:
             add(
@@ -92,8 +93,8 @@ def test_keys_whose_lanes_collide_stay_different_keys(lanes, batches) -> None:
             for key in batch:
                 model[key] = model.get(key, 0) + 1
     finally:
-        keyhash.hashes_of = real
-    assert contents(rows_of(table.freeze().encode())) == model
+        keyhash.lanes_of = real
+    assert contents(rows_of(table.freeze())) == model
     assert len(table) == len(model)
 
 
@@ -103,26 +104,26 @@ def test_a_key_beyond_the_exact_lanes_makes_all_keys_be_compared(
 ) -> None:
     """Short text is told apart by its lanes alone; a long one with the same lanes must not be taken for it."""
     table = table_of(pa.string())
-    short = keyhash.hashes_of([pa.array(["short"])])
+    short = keyhash.lanes_of([pa.array(["short"])])
     assert short.exact
     if not long_first:
         add(table, [pa.array(["short"])])
-    monkeypatch.setattr(keyhash, "hashes_of", lambda columns: Lanes(short.h1, short.h2, False))
+    monkeypatch.setattr(keyhash, "lanes_of", lambda columns: Lanes(short.h1, short.h2, False))
     add(table, [pa.array(["a long key that was made to collide"])])
     monkeypatch.undo()
     add(table, [pa.array(["short"])], 10)
     expected = {("short",): 10 if long_first else 11, ("a long key that was made to collide",): 1}
-    assert contents(rows_of(table.freeze().encode())) == expected
+    assert contents(rows_of(table.freeze())) == expected
 
 
 def test_exact_keys_that_share_the_first_lane_are_told_apart_by_the_second(monkeypatch) -> None:
-    real = keyhash.hashes_of
+    real = keyhash.lanes_of
     same_h1 = lambda columns: real(columns)._replace(h1=np.full(len(columns[0]), 9, np.uint64))
-    monkeypatch.setattr(keyhash, "hashes_of", same_h1)
+    monkeypatch.setattr(keyhash, "lanes_of", same_h1)
     table = table_of(pa.string())
     add(table, [pa.array(["a", "b", "a", "c"])])
     add(table, [pa.array(["c", "b"])])
-    assert contents(rows_of(table.freeze().encode())) == {("a",): 2, ("b",): 2, ("c",): 2}
+    assert contents(rows_of(table.freeze())) == {("a",): 2, ("b",): 2, ("c",): 2}
 
 
 @pytest.mark.parametrize(
@@ -145,18 +146,18 @@ def test_keys_of_every_type_come_back_from_a_snapshot(kind: pa.DataType, values:
     table = table_of(kind)
     first = add(table, [pa.array(values, kind)])
     assert add(table, [pa.array([None, *values, None], kind)]) == [len(values), *first, len(values)]
-    rows = rows_of(table.freeze().encode())
+    rows = rows_of(table.freeze())
     assert contents(rows) == {(None,): 2} | {(value,): 2 for value in values}
     again = table_of(kind)
     again.load(pa.RecordBatch.from_pylist(rows, again.schema))
-    assert contents(rows_of(again.freeze().encode())) == contents(rows)
+    assert contents(rows_of(again.freeze())) == contents(rows)
     assert len(add(again, [pa.array([*values, None], kind)])) == len(again)
 
 
 def test_a_snapshot_with_a_key_twice_is_refused() -> None:
     table = table_of(pa.int64())
     add(table, [pa.array([1, 2])])
-    rows = rows_of(table.freeze().encode())
+    rows = rows_of(table.freeze())
     twice = pa.RecordBatch.from_pylist([*rows, rows[0]], table.schema)
     with pytest.raises(CheckpointCorrupt, match="twice"):
         table_of(pa.int64()).load(twice)
@@ -166,7 +167,7 @@ def test_a_row_under_another_keys_group_is_refused() -> None:
     """I15: every key at its range owner."""
     table = table_of(pa.int64())
     add(table, [pa.array([1])])
-    (row,) = rows_of(table.freeze().encode())
+    (row,) = rows_of(table.freeze())
     row["__kg"] = (row["__kg"] + 1) % 128
     with pytest.raises(CheckpointCorrupt, match="key group"):
         table_of(pa.int64()).load(pa.RecordBatch.from_pylist([row], table.schema))
@@ -182,7 +183,7 @@ def test_nothing_is_saved_once_the_copy_is_done() -> None:
     assert len(view._undo) == 1
     add(table, keys)
     assert len(view._undo) == 1, "a row is saved once per freeze"
-    view.encode()
+    segment_of(view)
     add(table, keys)
     assert table._frozen == ()
     assert view._undo == []
@@ -208,8 +209,10 @@ def test_a_released_view_is_forgotten() -> None:
     view.release()
 
 
-@pytest.mark.parametrize("end", ["release", "encode"])
-def test_a_view_that_is_over_lets_the_arrays_go_that_the_table_has_outgrown(end: str) -> None:
+@pytest.mark.parametrize("end", [FrozenTable.release, segment_of])
+def test_a_view_that_is_over_lets_the_arrays_go_that_the_table_has_outgrown(
+    end: Callable[[FrozenTable], object],
+) -> None:
     """S4, I26: whoever still holds the view does not hold the state of long ago."""
     table = table_of(pa.int64())
     add(table, [pa.array(range(10))])
@@ -217,7 +220,7 @@ def test_a_view_that_is_over_lets_the_arrays_go_that_the_table_has_outgrown(end:
     outgrown = weakref.ref(table.values[0])
     add(table, [pa.array(range(1_000))])
     assert outgrown() is not None
-    getattr(view, end)()
+    end(view)
     assert outgrown() is None
 
 
@@ -260,8 +263,8 @@ def test_rows_that_change_in_the_middle_of_the_copy_are_undone() -> None:
         add(table, [pa.array(list(range(5, 300)))], 7)
 
     view._values = (Interrupted(view._values[0], in_the_middle),)  # type: ignore[assignment]
-    assert contents(rows_of(view.encode())) == {(key,): 5 for key in keys}
-    now = contents(rows_of(table.freeze().encode()))
+    assert contents(rows_of(view)) == {(key,): 5 for key in keys}
+    now = contents(rows_of(table.freeze()))
     assert now[(0,)] == 1105
     assert now[(9,)] == 112
     assert now[(299,)] == 7
@@ -275,9 +278,7 @@ def test_a_writer_thread_beside_a_busy_loop_sees_the_freeze_exactly() -> None:
         add(table, keys)
         view = table.freeze()
         result: list[dict[tuple[Any, ...], int]] = []
-        writer = threading.Thread(
-            target=lambda v=view, r=result: r.append(contents(rows_of(v.encode())))
-        )
+        writer = threading.Thread(target=lambda v=view, r=result: r.append(contents(rows_of(v))))
         writer.start()
         while view.copying:
             add(table, [keys[0].slice(0, 7_000)])
@@ -297,10 +298,10 @@ def test_two_freezes_under_way_each_get_their_own_moment() -> None:
     add(table, [pa.array([1, 2, 3])])
     third = table.freeze()
     add(table, [pa.array([1, 2, 3])])
-    assert contents(rows_of(second.encode())) == {(1,): 2, (2,): 1}
+    assert contents(rows_of(second)) == {(1,): 2, (2,): 1}
     add(table, [pa.array([1, 2, 3])])
-    assert contents(rows_of(third.encode())) == {(1,): 3, (2,): 2, (3,): 1}
-    assert contents(rows_of(first.encode())) == {(1,): 1, (2,): 1}
+    assert contents(rows_of(third)) == {(1,): 3, (2,): 2, (3,): 1}
+    assert contents(rows_of(first)) == {(1,): 1, (2,): 1}
 
 
 def test_a_table_that_outgrows_its_arrays_leaves_the_old_ones_to_the_writer() -> None:
@@ -310,7 +311,7 @@ def test_a_table_that_outgrows_its_arrays_leaves_the_old_ones_to_the_writer() ->
     view = table.freeze()
     add(table, [pa.array([f"key {i}" for i in range(5_000)])])
     add(table, [pa.array(["a"])])
-    assert contents(rows_of(view.encode())) == {("a",): 1, ("b",): 1}
+    assert contents(rows_of(view)) == {("a",): 1, ("b",): 1}
 
 
 def test_nullable_and_object_values_are_undone_like_numbers() -> None:
@@ -325,11 +326,11 @@ def test_nullable_and_object_values_are_undone_like_numbers() -> None:
     table.touch(slots)
     table.values[0][slots], table.values[1][slots] = 9.0, None
     table.valid[0][slots] = [False, True]
-    rows = sorted(rows_of(view.encode()), key=lambda row: row["key.k0"])
+    rows = sorted(rows_of(view), key=lambda row: row["key.k0"])
     assert [(row["value.x"], row["value.t"]) for row in rows] == [(1.5, "old"), (None, "old")]
 
 
 def test_an_empty_table_freezes_to_no_blocks() -> None:
-    encoded = table_of(pa.int64()).freeze().encode()
-    assert encoded.blocks == ()
-    assert pa.ipc.open_stream(b"".join(encoded.chunks)).read_all().num_rows == 0
+    segment = segment_of(table_of(pa.int64()).freeze())
+    assert segment.blocks == ()
+    assert pa.ipc.open_stream(segment.inline).read_all().num_rows == 0

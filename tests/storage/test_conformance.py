@@ -172,6 +172,7 @@ def test_a_deleted_folder_can_be_written_again_while_others_delete(store: Checkp
 def test_a_name_that_could_lead_elsewhere_is_refused(store: CheckpointStore, name: str) -> None:
     for act in (
         lambda: store.write(name, [b"x"]),
+        lambda: store.begin(name),
         lambda: store.create(name, b"x"),
         lambda: store.read(name),
         lambda: store.list(f"{name}/.."),
@@ -203,6 +204,37 @@ def test_chunks_that_fail_leave_nothing_behind(store: CheckpointStore) -> None:
     store.write("chk-1/0-1", [b"old"])
     with pytest.raises(RuntimeError, match="encoding failed"):
         store.write("chk-1/0-1", chunks())
+    assert store.read("chk-1/0-1") == b"old"
+    assert store.list() == ["chk-1/0-1"]
+    if isinstance(store, FilesystemStore):
+        assert store.leftovers(older_than_s=-60) == []
+
+
+def test_a_file_that_is_made_piece_by_piece_is_there_when_it_is_finished(
+    store: CheckpointStore,
+) -> None:
+    """T1, S4: two at once, and nothing of either before."""
+    store.write("shared/a", [b"old"])
+    one, two = store.begin("shared/a"), store.begin("shared/b")
+    for piece in (b"12", memoryview(b"345")[:2], b""):
+        one.write(piece)
+        two.write(piece)
+    assert store.read("shared/a") == b"old"
+    assert store.list() == ["shared/a"]
+    assert (one.finish(), two.finish()) == (4, 4)
+    assert store.read("shared/a") == store.read("shared/b") == b"1234"
+    one.discard()
+    assert store.list() == ["shared/a", "shared/b"], "it is too late to give it up"
+
+
+def test_a_file_that_is_given_up_half_way_leaves_nothing_behind(store: CheckpointStore) -> None:
+    """C4, bug-D6."""
+    store.write("chk-1/0-1", [b"old"])
+    for name in ("chk-1/0-1", "chk-2/0-1"):
+        begun = store.begin(name)
+        begun.write(b"half")
+        begun.discard()
+        begun.discard()
     assert store.read("chk-1/0-1") == b"old"
     assert store.list() == ["chk-1/0-1"]
     if isinstance(store, FilesystemStore):

@@ -3,11 +3,14 @@ failure that looks like an answer."""
 
 from __future__ import annotations
 
+import gc
+import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
+from fsspec.spec import AbstractBufferedFile
 
 from penstock.engine.checkpoints.ownership import Ownership
 from penstock.errors import CheckpointCorrupt, JobFenced, StorageError
@@ -57,6 +60,104 @@ def test_a_file_that_another_process_replaced_is_read_whole(elsewhere: MemoryFil
     assert store.read("job.json") == b"short"
     elsewhere.pipe_file(f"{PLACE}/job.json", b"a longer one")
     assert store.read("job.json") == b"a longer one"
+
+
+# ---- large files go in parts
+
+
+class PartsFile(AbstractBufferedFile):
+    """As object stores do it: parts are sent, and put together at the end."""
+
+    def _initiate_upload(self) -> None:
+        self.parts: list[bytes] = []
+        Parts.uploads.append(self)
+
+    def _upload_chunk(self, final: bool = False) -> bool:
+        self.parts.append(self.buffer.getvalue())
+        Parts.check()
+        if final:
+            self.fs.pipe_file(self.path, b"".join(self.parts))
+            Parts.uploads.remove(self)
+        return True
+
+    def discard(self) -> None:
+        if self in Parts.uploads:
+            Parts.uploads.remove(self)
+
+
+class Parts(MemoryFileSystem):
+    """Any file that is opened is sent in parts of ten bytes."""
+
+    protocol = "gs"
+    uploads: ClassVar[list[PartsFile]] = []
+    broken: ClassVar[bool] = False
+
+    @classmethod
+    def check(cls) -> None:
+        if cls.broken:
+            raise OSError(5, "Input/output error")
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return str(super()._strip_protocol(path.removeprefix("gs://")))
+
+    def _open(self, path: str, mode: str = "rb", **options: Any) -> Any:
+        if mode != "wb" or "data" in options:
+            return super()._open(path, mode, **options)
+        return PartsFile(self, path, mode, block_size=10)
+
+
+@pytest.fixture
+def parts(monkeypatch: pytest.MonkeyPatch) -> Iterator[FilesystemStore]:
+    monkeypatch.setitem(sys.modules["fsspec.registry"]._registry, "gs", Parts)
+    monkeypatch.setattr(Parts, "uploads", [])
+    yield FilesystemStore("gs://bucket/chk/job")
+    MemoryFileSystem.store.clear()
+
+
+def test_a_large_file_is_sent_while_it_is_made(parts: FilesystemStore) -> None:
+    """T1, S4: a part is not kept when the store has it, and the file is there when it is whole."""
+    begun = parts.begin("chk-1/0-1")
+    for _ in range(10):
+        begun.write(b"12345")
+    (upload,) = Parts.uploads
+    assert len(b"".join(upload.parts)) >= 40
+    assert parts.list() == []
+    assert begun.finish() == 50
+    assert parts.read("chk-1/0-1") == b"12345" * 10
+    assert Parts.uploads == []
+
+
+@pytest.mark.parametrize("pieces", [1, 10])
+def test_an_upload_that_is_given_up_is_never_put_together(
+    parts: FilesystemStore, pieces: int
+) -> None:
+    """C4, bug-D6: fsspec finishes a file that is merely dropped."""
+    begun = parts.begin("chk-1/0-1")
+    for _ in range(pieces):
+        begun.write(b"12345")
+    begun.discard()
+    del begun
+    gc.collect()
+    assert parts.list() == []
+    assert Parts.uploads == []
+
+
+@pytest.mark.parametrize("pieces", [1, 10])
+def test_an_upload_that_the_store_refuses_is_an_error_and_leaves_no_parts(
+    parts: FilesystemStore, pieces: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C4: also where it only fails at the end."""
+    monkeypatch.setattr(Parts, "broken", True)
+    begun = parts.begin("chk-1/0-1")
+    with pytest.raises(StorageError, match="chk-1/0-1"):
+        for _ in range(pieces):
+            begun.write(b"12345")
+        begun.finish()
+    begun.discard()
+    monkeypatch.setattr(Parts, "broken", False)
+    assert parts.list() == []
+    assert Parts.uploads == []
 
 
 # ---- a store that fails says so

@@ -17,6 +17,7 @@ from penstock.redaction import redacted
 Duration: TypeAlias = str | timedelta
 
 Mode: TypeAlias = Literal["exactly_once", "at_least_once"]
+Compression: TypeAlias = Literal["zstd"]
 Retain: TypeAlias = Literal["retain_on_cancel", "delete_on_cancel", "never_retain"]
 _NOT_YET = ("backend", "changelog", "local_recovery")
 _GIVEN = "_given"
@@ -64,6 +65,8 @@ class CheckpointConfig:
     inflight_bytes_max: int = 256 << 20
     """The most rows in flight that one subtask may have in an unaligned checkpoint, in bytes. Beyond it that
     checkpoint is given up, without counting as failed, and the next one is aligned."""
+    compression: Compression | None = None
+    """Compresses state before it is written: smaller files, for some work of the processor."""
     storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
     """Passed to fsspec. May hold secrets: never shown."""
 
@@ -75,6 +78,8 @@ class CheckpointConfig:
         parse_duration_ms(self.min_pause, "CheckpointConfig.min_pause")
         one_of(self.mode, get_args(Mode), "CheckpointConfig.mode")
         one_of(self.retain, get_args(Retain), "CheckpointConfig.retain")
+        if self.compression is not None:
+            one_of(self.compression, get_args(Compression), "CheckpointConfig.compression")
         whole_number(self.max_concurrent, "CheckpointConfig.max_concurrent", 1, 100)
         whole_number(self.tolerable_failures, "CheckpointConfig.tolerable_failures", 0, 100_000)
         whole_number(self.keep, "CheckpointConfig.keep", 1, 10_000)

@@ -30,6 +30,8 @@ class JobSpec:
     """Where the job's own directory is, fit to be shown to people."""
     inline_bytes_max: int = 16_384
     """A worker's state that is smaller than this travels in the metadata instead of a file of its own."""
+    compression: str | None = None
+    """How blocks of state are compressed, as Arrow calls it."""
     inflight_bytes_max: int = 256 << 20
     """A subtask with more rows in flight than this declines an unaligned checkpoint; the next one is aligned."""
     check_host: Callable[[], None] | None = None

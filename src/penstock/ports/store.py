@@ -10,7 +10,27 @@ from collections.abc import Iterable
 from typing import Protocol
 
 
+class Writing(Protocol):
+    """A file that is being made, piece by piece: there is none of its name before `finish` has been called."""
+
+    def write(self, chunk: bytes | memoryview) -> None:
+        """The next piece. It is not held in memory beyond what a store sends in one go."""
+        ...
+
+    def finish(self) -> int:
+        """Durable, and visible under its name, when it returns. The number of bytes."""
+        ...
+
+    def discard(self) -> None:
+        """The file is not wanted any more: nothing is left of it. Never raises; after `finish` it does nothing."""
+        ...
+
+
 class CheckpointStore(Protocol):
+    def begin(self, name: str) -> Writing:
+        """Begins a file of any size. One that has to be there whole, or not at all."""
+        ...
+
     def write(self, name: str, chunks: Iterable[bytes | memoryview]) -> int:
         """Writes a whole file; durable, and visible under `name`, when it returns. The number of bytes."""
         ...

@@ -5,21 +5,15 @@ The same stream as that of state (`segments`), without key groups: a channel's r
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import pyarrow as pa
 
 from penstock.errors import CheckpointCorrupt
 from penstock.protocol.snapshot import Segment
-from penstock.state.frozen import Encoded
-from penstock.state.segments import Fetch, encode_stream, read_batch, read_schema
+from penstock.state.segments import Fetch, read_batch, read_schema
 
 STATE = "in flight"
-
-
-def encode_rows(batches: Sequence[pa.RecordBatch]) -> Encoded:
-    """All batches have the schema of the first."""
-    return encode_stream(STATE, batches[0].schema, batches, lambda _: (0, 0))
 
 
 def read_rows(segment: Segment, schema: pa.Schema, fetch: Fetch) -> Iterator[pa.RecordBatch]:

@@ -11,7 +11,7 @@ from penstock.protocol.snapshot import ALL_GROUPS, Segment
 
 
 class Out(Protocol):
-    """Where a snapshot is written to."""
+    """Where frozen state goes. Nothing of it counts before the whole snapshot is written."""
 
     def put(
         self,
@@ -23,12 +23,13 @@ class Out(Protocol):
         delta: bool = False,
         shared: bool = False,
     ) -> Segment:
-        """Writes these batches, one block each, while they are made (`__kg` sorted within each); where they lie."""
+        """Writes these batches, one block each, while they are made (`__kg` sorted within each); where they lie.
+        `shared`: later checkpoints may refer to them, too."""
         ...
 
 
 class Frozen(Protocol):
-    """State as it was at one moment, taken in microseconds."""
+    """State as it was at one moment, taken in microseconds; `write` runs later, on another thread."""
 
     def write(self, out: Out) -> tuple[Segment, ...]:
         """Writes itself piece by piece, on another thread. The segments in the order in which they are applied; among

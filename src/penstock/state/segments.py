@@ -7,7 +7,7 @@ fetches and verifies only the blocks that can hold them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,6 @@ import xxhash
 from penstock.errors import CheckpointCorrupt
 from penstock.protocol.snapshot import Block, Segment
 from penstock.state.flat import values_of
-from penstock.state.frozen import Encoded
 
 GROUP_COLUMN = "__kg"
 GROUP_FIELD = pa.field(GROUP_COLUMN, pa.uint16(), nullable=False)
@@ -45,42 +44,42 @@ def block_bounds(groups: Groups, rows_max: int = BLOCK_ROWS_MAX) -> Iterator[tup
         start = end
 
 
-def encode_blocks(state: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Encoded:
-    """Writes batches whose `__kg` column is sorted, each as one block."""
-    return encode_stream(state, schema, batches, _ends_of)
+def schema_message(schema: pa.Schema) -> bytes:
+    """How a stream of these rows begins."""
+    return bytes(memoryview(schema.serialize()))
 
 
-def _ends_of(batch: pa.RecordBatch) -> tuple[int, int]:
+def batch_message(batch: pa.RecordBatch, compression: str | None = None) -> memoryview:
+    """The batch as one message of a stream. Whoever reads it needs no word of how it is compressed."""
+    if compression is None:
+        return memoryview(batch.serialize())
+    stream = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    with pa.ipc.new_stream(stream, batch.schema, options=options) as writer:
+        writer.write_batch(batch)
+    head = len(schema_message(batch.schema))
+    return memoryview(stream.getvalue())[head : -len(END_OF_STREAM)]
+
+
+def checksum(data: bytes | memoryview) -> str:
+    digest: str = xxhash.xxh3_128_hexdigest(data)
+    return digest
+
+
+def ends_of(batch: pa.RecordBatch) -> tuple[int, int]:
+    """The first and the last key group of rows that are in their order."""
     groups = batch.column(GROUP_COLUMN)
     return groups[0].as_py(), groups[-1].as_py()
 
 
-def encode_stream(
-    state: str,
-    schema: pa.Schema,
-    batches: Iterable[pa.RecordBatch],
-    groups_of: Callable[[pa.RecordBatch], tuple[int, int]],
-) -> Encoded:
-    """An Arrow IPC stream with one block per batch; `groups_of` gives its first and last key group."""
-    head = memoryview(schema.serialize())
-    chunks, blocks, offset = [head], [], head.nbytes
-    for batch in batches:
-        data = memoryview(batch.serialize())
-        digest = xxhash.xxh3_128_hexdigest(data)
-        blocks.append(Block(*groups_of(batch), batch.num_rows, offset, data.nbytes, digest))
-        chunks.append(data)
-        offset += data.nbytes
-    chunks.append(memoryview(END_OF_STREAM))
-    return Encoded(state, bytes(head), tuple(chunks), tuple(blocks))
-
-
 def read_blocks(segment: Segment, groups: range, fetch: Fetch) -> Iterator[pa.RecordBatch]:
-    """The verified rows of a segment whose key groups are in the range.
+    """The verified rows of a segment whose key groups are in the range, and are among those that count.
 
     `fetch(offset, length)` reads bytes counted from the segment's start. Raises `CheckpointCorrupt` when what it
     gives is not what was written."""
     schema = read_schema(segment)
     _check_grouped(segment, schema)
+    groups = _that_count(segment, groups)
     for block in segment.blocks:
         if block.last_group < groups.start or block.first_group >= groups.stop:
             continue
@@ -90,6 +89,12 @@ def read_blocks(segment: Segment, groups: range, fetch: Fetch) -> Iterator[pa.Re
             batch = _rows_in(batch, groups)
         if batch.num_rows:
             yield batch
+
+
+def _that_count(segment: Segment, groups: range) -> range:
+    """Rows of other key groups are there, and old: the checkpoint has them elsewhere."""
+    first, behind = segment.groups
+    return range(max(groups.start, first), min(groups.stop, behind))
 
 
 def read_schema(segment: Segment) -> pa.Schema:
@@ -124,7 +129,7 @@ def read_batch(segment: Segment, block: Block, schema: pa.Schema, fetch: Fetch) 
     data = fetch(block.offset, block.length)
     if len(data) != block.length:
         raise CheckpointCorrupt(f"{where}: only {len(data)} bytes are there")
-    if xxhash.xxh3_128_hexdigest(data) != block.checksum:
+    if checksum(data) != block.checksum:
         raise CheckpointCorrupt(f"{where}: the checksum is wrong; use an older checkpoint")
     try:
         batch = pa.ipc.read_record_batch(pa.py_buffer(data), schema)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
 from penstock.errors import CheckpointCorrupt, ConfigError
+from penstock.ports.store import Writing
 from penstock.storage.local import LocalStore
 from penstock.storage.remote import RemoteStore
 from penstock.wire import paths, records
@@ -43,6 +44,9 @@ class FilesystemStore:
 
     def __repr__(self) -> str:
         return f"FilesystemStore({self.root!r})"
+
+    def begin(self, name: str) -> Writing:
+        return self._store.begin(name)
 
     def write(self, name: str, chunks: Iterable[bytes | memoryview]) -> int:
         return self._store.write(name, chunks)

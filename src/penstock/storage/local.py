@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 
 from penstock.errors import CheckpointCorrupt, StorageError
 from penstock.storage.names import (
@@ -25,6 +25,7 @@ from penstock.storage.names import (
     is_temp,
     temp_beside,
 )
+from penstock.storage.pieces import write_all
 
 T = TypeVar("T")
 Names = list[str]
@@ -53,19 +54,21 @@ class LocalStore:
         with _storage_errors("use", root):
             self.root = os.path.realpath(Path(root).expanduser())
 
-    def write(self, name: str, chunks: Iterable[bytes | memoryview]) -> int:
+    def begin(self, name: str) -> _LocalFile:
         path = self._path(checked(name))
         with _storage_errors("write", path):
-            temp, size = self._write_temp(path, chunks)
-            with _removed_on_error(temp):
-                os.replace(temp, path)
-            _fsync_folder(os.path.dirname(path))
-        return size
+            return _LocalFile(path, *self._open_temp(path))
+
+    def write(self, name: str, chunks: Iterable[bytes | memoryview]) -> int:
+        return write_all(self.begin(name), chunks)
 
     def create(self, name: str, data: bytes) -> bool:
         path = self._path(checked(name))
         with _storage_errors("create", path):
-            temp, _ = self._write_temp(path, [data])
+            temp, file = self._open_temp(path)
+            with _removed_on_error(temp), file:
+                file.write(data)
+                _to_disk(file)
             try:
                 created = _link(temp, path)
             finally:
@@ -141,14 +144,10 @@ class LocalStore:
 
     # ---- folders and temporary files
 
-    def _write_temp(self, path: str, chunks: Iterable[bytes | memoryview]) -> tuple[str, int]:
+    def _open_temp(self, path: str) -> tuple[str, BinaryIO]:
         temp = temp_beside(path)
         descriptor = self._in_folder(path, lambda: _open_new(temp))
-        with _removed_on_error(temp), os.fdopen(descriptor, "wb") as file:
-            size = sum(file.write(chunk) for chunk in chunks)
-            file.flush()
-            os.fsync(file.fileno())
-        return temp, size
+        return temp, os.fdopen(descriptor, "wb")
 
     def _in_folder(self, path: str, act: Callable[[], T]) -> T:
         """Does something in the folder of `path`, which is made when it is not there."""
@@ -170,6 +169,39 @@ class LocalStore:
                 return folder
             folder = os.path.dirname(folder)
         return folder
+
+
+class _LocalFile:
+    """Has a name that nobody else uses until it is whole."""
+
+    def __init__(self, path: str, temp: str, file: BinaryIO) -> None:
+        self._path = path
+        self._temp = temp
+        self._file = file
+
+    def write(self, chunk: bytes | memoryview) -> None:
+        with _storage_errors("write", self._path):
+            self._file.write(chunk)
+
+    def finish(self) -> int:
+        with _storage_errors("write", self._path), _removed_on_error(self._temp):
+            with self._file as file:
+                _to_disk(file)
+                size = file.tell()
+            os.replace(self._temp, self._path)
+            _fsync_folder(os.path.dirname(self._path))
+        return size
+
+    def discard(self) -> None:
+        with suppress(OSError):
+            self._file.close()
+        with suppress(OSError):
+            os.unlink(self._temp)
+
+
+def _to_disk(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def _open_new(path: str) -> int:

@@ -7,6 +7,7 @@ from threading import Lock
 
 from penstock.errors import CheckpointCorrupt
 from penstock.storage.names import check_range, checked, checked_folder
+from penstock.storage.pieces import Collected
 
 
 class MemoryStore:
@@ -15,6 +16,10 @@ class MemoryStore:
     def __init__(self) -> None:
         self._files: dict[str, bytes] = {}
         self._lock = Lock()
+
+    def begin(self, name: str) -> Collected:
+        checked(name)
+        return Collected(lambda pieces: self.write(name, pieces))
 
     def write(self, name: str, chunks: Iterable[bytes | memoryview]) -> int:
         data = b"".join(chunks)

@@ -16,6 +16,7 @@ from typing import Any, Self, TypeVar
 import fsspec
 
 from penstock.errors import CheckpointCorrupt, ConfigError, PenstockError, StorageError
+from penstock.ports.store import Writing
 from penstock.redaction import has_parameters, redacted, remember, texts_in
 from penstock.storage.names import (
     check_range,
@@ -25,6 +26,7 @@ from penstock.storage.names import (
     is_temp,
     temp_beside,
 )
+from penstock.storage.pieces import Collected
 
 T = TypeVar("T")
 Names = list[str]
@@ -37,7 +39,8 @@ _MEMORY_LOCK = Lock()
 
 
 class RemoteStore:
-    """Files below a URL. A file is sent whole in one call, so a reader sees all of it or nothing."""
+    """Files below a URL. A file is sent whole in one call, or in parts that the store puts together at the end: a
+    reader sees all of it or nothing."""
 
     def __init__(self, url: str, storage_options: Mapping[str, Any] | None = None) -> None:
         _require_exclusive(url)
@@ -60,6 +63,13 @@ class RemoteStore:
             self._files, path = fsspec.core.url_to_fs(url, **(storage_options or {}))
             self._path = path.rstrip("/")
         self._in_memory = url.partition("://")[0] == "memory"
+
+    def begin(self, name: str) -> Writing:
+        path = self._full(checked(name))
+        if self._in_memory:  # what is being written there can be seen
+            return Collected(lambda pieces: self.write(name, pieces))
+        with self._storage_errors("write", name):
+            return _Upload(self, name, path, self._files.open(path, "wb"))
 
     def write(self, name: str, chunks: Iterable[bytes | memoryview]) -> int:
         path = self._full(checked(name))
@@ -195,6 +205,37 @@ class RemoteStore:
             clean = redacted(text, self._secrets)
             message = f"cannot {action} {self._show(name)}: {clean[:500]}"
             raise StorageError(message) from (error if clean == text else None)
+
+
+class _Upload:
+    """fsspec's own file: sends a part when it has enough for one, and has the parts put together when it is closed."""
+
+    def __init__(self, store: RemoteStore, name: str, path: str, file: Any) -> None:
+        self._store = store
+        self._name = name
+        self._path = path
+        self._file = file
+        self._bytes = 0
+        self._over = False
+
+    def write(self, chunk: bytes | memoryview) -> None:
+        with self._store._storage_errors("write", self._name):
+            self._file.write(chunk)
+        self._bytes += len(chunk)
+
+    def finish(self) -> int:
+        with self._store._storage_errors("write", self._name):
+            self._file.close()
+            self._over = True
+            self._store._check_size(self._path, self._name, self._bytes)
+        return self._bytes
+
+    def discard(self) -> None:
+        """A file that is closed, or dropped, would be put together of the parts that were sent."""
+        if not self._over:
+            self._over = self._file.closed = True
+            with suppress(Exception):
+                self._file.discard()
 
 
 def _require_exclusive(url: str) -> None:

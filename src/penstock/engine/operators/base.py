@@ -13,9 +13,7 @@ from penstock.connectors.answer import Answer, answered
 from penstock.connectors.deferred import Deferred
 from penstock.protocol.ids import CheckpointId
 from penstock.protocol.snapshot import OperatorSnapshot, Plain, Segment
-from penstock.state.frozen import Encoded, Frozen
-
-__all__ = ["Encoded", "Frozen", "FrozenOperator", "Operator", "OperatorContext"]
+from penstock.state.frozen import Frozen
 
 
 @dataclass(frozen=True)
@@ -78,7 +76,7 @@ class Operator(ABC):
         """The snapshot that comes now may be the last: what only waits for more is to go on with it."""
 
     def freeze(self, checkpoint: CheckpointId) -> FrozenOperator:
-        """The state right now. Takes microseconds: what takes longer belongs into `Frozen.encode`."""
+        """The state right now. Takes microseconds: what takes longer belongs into `Frozen.write`."""
         return FrozenOperator()
 
     def close(self) -> None:  # noqa: B027 (optional)

@@ -13,10 +13,12 @@ from collections.abc import Callable, Iterable, Sequence
 import pyarrow as pa
 
 from penstock.connectors.base import Hold
-from penstock.engine.operators.base import Encoded, Frozen, OperatorContext
+from penstock.engine.operators.base import OperatorContext
 from penstock.errors import PlanError
 from penstock.plan.schema import schema_differences
-from penstock.state.segments import BLOCK_ROWS_MAX, GROUP_FIELD, encode_blocks
+from penstock.protocol.snapshot import Segment
+from penstock.state.frozen import Frozen, Out
+from penstock.state.segments import BLOCK_ROWS_MAX, GROUP_FIELD
 
 STATE = "held"
 ROW = "row"
@@ -85,12 +87,12 @@ class FrozenRows:
         self._batches = batches
         self._group = group
 
-    def encode(self) -> Encoded:
+    def write(self, out: Out) -> tuple[Segment, ...]:
         rows = pa.Table.from_batches(self._batches).combine_chunks()
         kind = pa.struct(list(rows.schema))
         schema = pa.schema([GROUP_FIELD, pa.field(ROW, kind)])
         batches = rows.to_batches(max_chunksize=BLOCK_ROWS_MAX)
-        return encode_blocks(STATE, schema, (self._grouped(each, schema) for each in batches))
+        return (out.put(STATE, schema, (self._grouped(each, schema) for each in batches)),)
 
     def release(self) -> None:
         self._batches = ()

@@ -7,12 +7,12 @@ checkpoint is complete only when every subtask has answered, so waiting for one'
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
-from penstock.engine.operators.base import Encoded, FrozenOperator
-from penstock.engine.worker.inputs import ChannelRows
+from penstock.engine.operators.base import FrozenOperator
+from penstock.engine.worker.segment_files import SegmentFiles
 from penstock.engine.worker.subtask import Taken
 from penstock.errors import CheckpointCorrupt, CommitError
 from penstock.ports.clock import Clock
@@ -26,7 +26,7 @@ from penstock.protocol.snapshot import (
     SubtaskSnapshot,
     Timings,
 )
-from penstock.state.channel_rows import encode_rows, read_rows
+from penstock.state.channel_rows import read_rows
 from penstock.state.segments import Fetch, read_blocks
 from penstock.wire import paths
 
@@ -42,43 +42,31 @@ class WriteWork:
     taken: Sequence[Taken]
     clock: Clock
     inline_bytes_max: int
+    compression: str | None = None
 
     def __call__(self) -> tuple[SubtaskSnapshot, ...]:
         began_ms = self.clock.monotonic_ms()
         if self.store is None:
             release_all(self.taken)
-            return tuple(_without_state(taken) for taken in self.taken)
-        encoded = [_encode(taken) for taken in self.taken]
-        everything = [table for parts in encoded for table in parts.tables()]
-        total = sum(len(chunk) for table in everything for chunk in table.chunks)
-        file = ""
-        if total > self.inline_bytes_max:
-            file = paths.worker_file(self.checkpoint, self.slot, self.attempt)
-            self.store.write(file, _chunks(everything))
-        places = _Places(file)
+            return tuple(_snapshot(taken, _Written()) for taken in self.taken)
+        written = self._write(self.store)
         snapshots = [
-            _snapshot(taken, parts, places)
-            for taken, parts in zip(self.taken, encoded, strict=True)
+            _snapshot(taken, parts) for taken, parts in zip(self.taken, written, strict=True)
         ]
         async_ms = self.clock.monotonic_ms() - began_ms
         return tuple(replace(s, timings=replace(s.timings, async_ms=async_ms)) for s in snapshots)
 
-
-class _Places:
-    """Where each table comes to lie: one behind the other in the file, or each on its own inline."""
-
-    def __init__(self, file: str) -> None:
-        self._file = file
-        self._end = 0
-
-    def segment(self, table: Encoded) -> Segment:
-        size = sum(len(chunk) for chunk in table.chunks)
-        if not self._file:
-            whole = b"".join(bytes(chunk) for chunk in table.chunks)
-            return Segment(table.state, table.schema, table.blocks, inline=whole)
-        start, self._end = self._end, self._end + size
-        blocks = tuple(replace(block, offset=block.offset + start) for block in table.blocks)
-        return Segment(table.state, table.schema, blocks, file=self._file)
+    def _write(self, store: CheckpointStore) -> list[_Written]:
+        """Durable when this returns."""
+        place = paths.WorkerFile(self.checkpoint, self.slot, self.attempt)
+        out = SegmentFiles(store, place, self.inline_bytes_max, self.compression)
+        try:
+            written = [_write(taken, out) for taken in self.taken]
+            out.finish()
+        except BaseException:
+            out.discard()
+            raise
+        return written
 
 
 def release_all(taken: Iterable[Taken]) -> None:
@@ -121,55 +109,44 @@ def _fetch(store: CheckpointStore | None, segment: Segment) -> Fetch:
 
 
 @dataclass(frozen=True)
-class _Encoded:
-    """A subtask's snapshot as bytes: by operator and state, then by channel."""
+class _Written:
+    """Where a subtask's snapshot lies: its segments by operator, and its rows in flight by channel."""
 
-    operators: list[tuple[str, list[Encoded]]]
-    inflight: list[tuple[ChannelRows, Encoded]]
-
-    def tables(self) -> Iterable[Encoded]:
-        """In the order in which they lie in the file."""
-        for _, tables in self.operators:
-            yield from tables
-        for _, table in self.inflight:
-            yield table
+    segments: Mapping[str, tuple[Segment, ...]] = field(default_factory=dict)
+    inflight: tuple[InFlight, ...] = ()
+    bytes: int = 0
+    """So many were written; segments of earlier checkpoints were before."""
 
 
-def _encode(taken: Taken) -> _Encoded:
-    return _Encoded(
-        [
-            (name, [table.encode() for table in frozen.tables])
-            for name, frozen in taken.operators.items()
-        ],
-        [(rows, encode_rows(rows.batches)) for rows in taken.inflight],
-    )
-
-
-def _chunks(tables: Iterable[Encoded]) -> Iterable[memoryview]:
-    for table in tables:
-        yield from table.chunks
-
-
-def _snapshot(taken: Taken, encoded: _Encoded, places: _Places) -> SubtaskSnapshot:
-    operators = {
-        name: _operator(name, taken, tuple(places.segment(table) for table in tables))
-        for name, tables in encoded.operators
+def _write(taken: Taken, out: SegmentFiles) -> _Written:
+    before = out.bytes_put
+    segments = {
+        name: tuple(segment for table in frozen.tables for segment in table.write(out))
+        for name, frozen in taken.operators.items()
     }
     head = next(iter(taken.operators))
     inflight = tuple(
-        InFlight(head, rows.port, rows.source, places.segment(table))
-        for rows, table in encoded.inflight
+        InFlight(head, rows.port, rows.source, out.put_rows(rows.batches))
+        for rows in taken.inflight
     )
-    return _subtask(taken, operators, inflight)
+    return _Written(segments, inflight, out.bytes_put - before)
 
 
-def _without_state(taken: Taken) -> SubtaskSnapshot:
-    return _subtask(taken, {name: _operator(name, taken, ()) for name in taken.operators})
-
-
-def _operator(name: str, taken: Taken, segments: tuple[Segment, ...]) -> OperatorSnapshot:
-    frozen = taken.operators[name]
-    return OperatorSnapshot(segments, frozen.lanes, _transactions(name, frozen))
+def _snapshot(taken: Taken, written: _Written) -> SubtaskSnapshot:
+    operators = {
+        name: OperatorSnapshot(
+            written.segments.get(name, ()), frozen.lanes, _transactions(name, frozen)
+        )
+        for name, frozen in taken.operators.items()
+    }
+    timings = Timings(
+        taken.alignment_ms,
+        taken.sync_ms,
+        bytes_written=written.bytes,
+        inflight_bytes=sum(entry.segment.bytes_total for entry in written.inflight),
+        alignment_rows=taken.alignment_rows,
+    )
+    return SubtaskSnapshot(taken.subtask, operators, taken.finished, timings, written.inflight)
 
 
 def _transactions(name: str, frozen: FrozenOperator) -> tuple[Plain, ...]:
@@ -179,23 +156,6 @@ def _transactions(name: str, frozen: FrozenOperator) -> tuple[Plain, ...]:
         what = f"sink {name!r} could not make its rows durable: {type(error).__name__}: {error}"
         raise CommitError(what, name) from error
     return tuple(entry for entry in made if entry is not None)
-
-
-def _subtask(
-    taken: Taken,
-    operators: Mapping[str, OperatorSnapshot],
-    inflight: tuple[InFlight, ...] = (),
-) -> SubtaskSnapshot:
-    state = sum(s.bytes_total for op in operators.values() for s in op.segments)
-    rows = sum(entry.segment.bytes_total for entry in inflight)
-    timings = Timings(
-        taken.alignment_ms,
-        taken.sync_ms,
-        bytes_written=state + rows,
-        inflight_bytes=rows,
-        alignment_rows=taken.alignment_rows,
-    )
-    return SubtaskSnapshot(taken.subtask, operators, taken.finished, timings, inflight)
 
 
 class Assembler:

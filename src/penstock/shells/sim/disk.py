@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import StorageError
 from penstock.storage.memory import MemoryStore
+from penstock.storage.pieces import Collected
 
 if TYPE_CHECKING:
     from penstock.shells.sim.world import World
@@ -22,6 +23,9 @@ class SimStore:
         self._world = world
         self._disk = disk
         self._who = who
+
+    def begin(self, name: str) -> Collected:
+        return Collected(lambda pieces: self.write(name, pieces))
 
     def write(self, name: str, chunks: Iterable[bytes | memoryview]) -> int:
         data = b"".join(chunks)

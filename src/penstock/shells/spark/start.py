@@ -204,6 +204,7 @@ def _spec(
         open_store=partial(FilesystemStore, root, options),
         open_origin=partial(_open_origin, options),
         location=store.root,
+        compression=config.compression,
         inflight_bytes_max=config.inflight_bytes_max,
     )
 
