@@ -540,17 +540,10 @@ def test_reading_state_outside_of_a_key_is_refused() -> None:
         opened(Process(_Function(lambda ctx: ctx.value_state("s", "n INT").get()), KEYS, OUT))
 
 
-@pytest.mark.parametrize("name", ["list_state", "map_state", "timers", "side_output"])
+@pytest.mark.parametrize("name", ["broadcast_state", "timers", "side_output"])
 def test_what_a_function_cannot_have_yet_is_said_plainly(name: str) -> None:
     with pytest.raises(AttributeError, match=rf"ctx.{name} is not there \(yet\)"):
         opened(Process(_Function(lambda ctx: getattr(ctx, name)), KEYS, OUT))
-
-
-def test_a_state_column_with_parts_is_refused_until_it_is_supported() -> None:
-    with pytest.raises(
-        SchemaError, match="state 's': column 'xs' is ARRAY<INT>.*not supported yet"
-    ):
-        opened(Process(_Function(lambda ctx: ctx.value_state("s", "xs ARRAY<INT>")), KEYS, OUT))
 
 
 def _restored_as(ddl: str) -> Any:

@@ -18,7 +18,7 @@ from penstock.protocol.ids import AttemptId, CheckpointId, WorkerId
 from penstock.protocol.lifecycle import JobMachine, LifecycleConfig
 from penstock.protocol.messages import Decline
 from penstock.protocol.phases import Outcome
-from penstock.state.table import KeyedTable
+from penstock.state.keyed import Keyed
 from tests.engine.kit import Do, ListSink, NumberSource
 from tests.engine.test_manager import Job
 
@@ -39,8 +39,9 @@ class Counted(Do):
 
     def open(self, context: OperatorContext) -> None:
         keys, values = pa.schema([("k", pa.int64())]), pa.schema([("v", pa.int64())])
-        self.table = KeyedTable("seen", keys, values, context.max_parallelism)
-        self.table.slots_of([pa.array([1], pa.int64())])
+        keyed = Keyed(keys, context.max_parallelism)
+        self.table = keyed.table("value", "seen", values)
+        self.table.add(keyed.space.upsert([pa.array([1], pa.int64())]).new)
 
     def freeze(self, checkpoint: CheckpointId) -> FrozenOperator:
         return FrozenOperator(tables=(self.table.freeze(),))

@@ -22,8 +22,10 @@ from penstock.protocol.ids import CheckpointId
 from penstock.protocol.messages import Failed
 from penstock.protocol.snapshot import Timings
 from penstock.shells.spark import start
+from penstock.state.columns import PiledColumn
+from penstock.state.flat import grown
 from penstock.state.folds import NullUntilSeen
-from penstock.state.table import KeyedTable
+from penstock.state.table import Table
 from tests.mutants.registry import swapped, tested
 
 STORAGE = "tests/engine/test_manager_storage.py"
@@ -39,7 +41,7 @@ def nulls_are_forgotten_over_a_restore() -> AbstractContextManager[None]:
     """A sum that has seen no value before a restore is something else after it than it would have been (I2)."""
     original = NullUntilSeen.restored
 
-    def restored(self: NullUntilSeen, table: KeyedTable) -> None:
+    def restored(self: NullUntilSeen, table: Table) -> None:
         original(self, table)
         self._holes = False
 
@@ -235,14 +237,10 @@ def undo_logs_are_kept_without_checkpoints() -> AbstractContextManager[None]:
 @tested(
     "tests/state/test_running_aggregate.py::test_a_table_that_grows_has_nulls_where_nothing_came"
 )
-def grown_columns_of_objects_begin_with_zero() -> AbstractContextManager[None]:
-    """The smallest text of a key that is new is compared with a number (S2)."""
-    original = KeyedTable._grow
+def grown_columns_of_text_begin_with_the_first_value() -> AbstractContextManager[None]:
+    """The smallest text of a key that is new is compared with another key's (S1)."""
 
-    def grow(self: KeyedTable, needed: int) -> None:
-        original(self, needed)
-        for array in self.values:
-            if array.dtype == object:
-                array[self._count :] = 0
+    def grow(self: PiledColumn, count: int, capacity: int) -> None:
+        self._numbers = grown(self._numbers, count, capacity, 0)
 
-    return swapped(KeyedTable, "_grow", grow)
+    return swapped(PiledColumn, "grow", grow)

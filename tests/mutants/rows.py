@@ -14,7 +14,8 @@ from penstock.engine.operators.connect import SourceOperator
 from penstock.engine.worker import partition
 from penstock.engine.worker.attempt import Attempt
 from penstock.protocol.ids import CheckpointId
-from penstock.state.table import KeyedTable
+from penstock.state.keyed import Keyed
+from penstock.state.table import Table
 from tests.mutants.registry import simulated, swapped
 
 # ---- sources
@@ -102,10 +103,10 @@ def a_subtask_restores_only_its_own_snapshot() -> AbstractContextManager[None]:
 @simulated
 def a_frozen_state_sees_later_changes() -> AbstractContextManager[None]:
     """While a snapshot is written it takes up what the stream changes meanwhile (S4, I2, bug-D19)."""
-    return swapped(KeyedTable, "touch", lambda self, slots: None)
+    return swapped(Table, "touch", lambda self, cells: None)
 
 
 @simulated
 def state_is_not_restored() -> AbstractContextManager[None]:
     """Operators begin with nothing while sources go on where they were (R1, I2)."""
-    return swapped(KeyedTable, "load", lambda self, batch: None)
+    return swapped(Keyed, "load", lambda self, table, batch: None)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import SchemaError
 from penstock.plan import keyhash
-from penstock.plan.keyhash import check_key_types, key_groups, key_hashes, hashes_of, mix, owner_of
+from penstock.plan.keyhash import check_key_types, hashes_of, key_groups, key_hashes, mix, owner_of
 
 D = decimal.Decimal
 COLUMNS = {

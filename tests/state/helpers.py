@@ -6,20 +6,57 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from penstock.engine.operators.aggregate import RunningAggregate
 from penstock.engine.operators.base import OperatorContext
 from penstock.engine.worker.segment_files import SegmentFiles
+from penstock.plan.keyhash import I64
 from penstock.protocol.ids import AttemptId, CheckpointId, SlotId
 from penstock.protocol.snapshot import OperatorSnapshot, Segment
 from penstock.state.aggregates import Aggregate
 from penstock.state.frozen import Frozen
+from penstock.state.frozen_table import FrozenTable
+from penstock.state.keyed import Keyed
 from penstock.state.segments import read_blocks
 from penstock.storage.memory import MemoryStore
 from penstock.wire.paths import WorkerFile
 
 MAX_PARALLELISM = 128
+
+
+class Kept:
+    """One state with a row per key, and its keys."""
+
+    def __init__(
+        self, keys: pa.Schema, values: pa.Schema, state: str = "state", *, incremental: bool = False
+    ) -> None:
+        self.keyed = Keyed(keys, MAX_PARALLELISM, incremental=incremental)
+        self.space = self.keyed.space
+        self.table = self.keyed.table("value", state, values)
+        self.schema = self.table.schema
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def cells(self, keys: Sequence[pa.Array]) -> I64:
+        """Where the rows of these keys are, made where there are none."""
+        cells, new = self.space.upsert(keys)
+        self.table.add(new)
+        return cells
+
+    def remove(self, keys: Sequence[pa.Array]) -> None:
+        cells = np.unique(self.space.find(keys))
+        cells = cells[cells >= 0]
+        self.table.drop(cells)
+        self.keyed.vacate(cells)
+
+    def freeze(self, base: int = 0, checkpoint: int = 0) -> FrozenTable:
+        return self.table.freeze(base, checkpoint)
+
+    def load(self, batch: pa.RecordBatch) -> None:
+        self.keyed.load(self.table, batch)
 
 
 def inline_out() -> SegmentFiles:
@@ -31,6 +68,10 @@ def inline_out() -> SegmentFiles:
 def segment_of(frozen: Frozen) -> Segment:
     (segment,) = frozen.write(inline_out())
     return segment
+
+
+def segments_of(frozen: Frozen) -> tuple[Segment, ...]:
+    return frozen.write(inline_out())
 
 
 def read_segment(segment: Segment, groups: range) -> Iterable[pa.RecordBatch]:

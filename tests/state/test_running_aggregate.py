@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import DataError, SchemaError
-from penstock.plan.keyhash import key_groups, key_lanes
+from penstock.plan.keyhash import key_groups, key_hashes
 from penstock.protocol.ids import CheckpointId
 from penstock.state import aggregates as pen
 from penstock.state.aggregates import Aggregate
@@ -171,7 +171,7 @@ def check_restored(saved, covered, schema, keys, aggregates, parallelism: int) -
 
 def owner(row: dict[str, Any], schema: pa.Schema, keys: tuple[str, ...], parallelism: int) -> int:
     columns = [pa.array([row[key]], schema.field(key).type) for key in keys]
-    return int(key_groups(key_lanes(columns)[0], 128)[0]) * parallelism // 128
+    return int(key_groups(key_hashes(columns)[0], 128)[0]) * parallelism // 128
 
 
 def numbers(keys: list[int | None], values: list[Any], kind: pa.DataType) -> pa.RecordBatch:
@@ -350,7 +350,7 @@ def test_a_snapshot_names_its_columns_so_that_people_can_read_it() -> None:
     operator = opened(["k"], {"n": pen.count(), "mean": pen.avg("v")}, batch.schema)
     operator.process(batch, 0)
     (row,) = rows_of(operator.freeze(CheckpointId(1)).tables[0])
-    assert row.pop("__kg") == key_groups(key_lanes([pa.array([7])])[0], 128)[0]
+    assert row.pop("__kg") == key_groups(key_hashes([pa.array([7])])[0], 128)[0]
     assert row == {"key.k": 7, "value.n.count": 1, "value.mean.sum": 3.0, "value.mean.count": 1}
 
 

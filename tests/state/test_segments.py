@@ -15,15 +15,14 @@ from penstock.errors import CheckpointCorrupt
 from penstock.protocol.snapshot import Segment
 from penstock.state import segments
 from penstock.state.segments import block_bounds, read_blocks
-from penstock.state.table import KeyedTable
-from tests.state.helpers import inline_out, read_segment, segment_of
+from tests.state.helpers import Kept, inline_out, read_segment, segment_of
 
 
 def written(rows: int = 300) -> Segment:
     keys = pa.schema([("k", pa.string())])
-    table = KeyedTable("totals", keys, pa.schema([("n", pa.int64())]), 128)
-    slots = table.slots_of([pa.array([f"key {i}" for i in range(rows)])]).slots
-    table.values[0][slots] = slots
+    table = Kept(keys, pa.schema([("n", pa.int64())]), "totals")
+    cells = table.cells([pa.array([f"key {i}" for i in range(rows)])])
+    table.table.columns[0].put(cells, pa.array(cells))
     return segment_of(table.freeze())
 
 

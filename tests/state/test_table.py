@@ -16,24 +16,24 @@ from hypothesis import strategies as st
 
 from penstock.errors import CheckpointCorrupt
 from penstock.plan import keyhash
-from penstock.plan.keyhash import Lanes
+from penstock.plan.keyhash import Hashes
+from penstock.state.columns import PiledColumn
+from penstock.state.folds import flat_column
 from penstock.state.frozen_table import FrozenTable
-from penstock.state.table import KeyedTable
-from tests.state.helpers import rows_of, segment_of
+from tests.state.helpers import Kept, rows_of, segment_of
 
 VALUE = pa.schema([pa.field("n", pa.int64(), nullable=False)])
 
 
-def table_of(*kinds: pa.DataType, values: pa.Schema = VALUE) -> KeyedTable:
-    keys = pa.schema([(f"k{i}", kind) for i, kind in enumerate(kinds)])
-    return KeyedTable("state", keys, values, 128)
+def table_of(*kinds: pa.DataType, values: pa.Schema = VALUE) -> Kept:
+    return Kept(pa.schema([(f"k{i}", kind) for i, kind in enumerate(kinds)]), values)
 
 
-def add(table: KeyedTable, columns: list[pa.Array], amount: int = 1) -> list[int]:
-    slots = table.slots_of(columns).slots
-    table.touch(slots)
-    np.add.at(table.values[0], slots, amount)
-    return slots.tolist()
+def add(kept: Kept, columns: list[pa.Array], amount: int = 1) -> list[int]:
+    cells = kept.cells(columns)
+    kept.table.touch(cells)
+    np.add.at(flat_column(kept.table, 0).values, cells, amount)
+    return cells.tolist()
 
 
 def contents(rows: list[dict[str, Any]]) -> dict[tuple[Any, ...], int]:
@@ -43,18 +43,18 @@ def contents(rows: list[dict[str, Any]]) -> dict[tuple[Any, ...], int]:
     return out
 
 
-def weak(h1: Callable[[int], int], h2: Callable[[int], int]) -> Callable[..., Lanes]:
+def weak(h1: Callable[[int], int], h2: Callable[[int], int]) -> Callable[..., Hashes]:
     """A hash that makes keys meet on purpose."""
 
-    def lanes(columns: list[pa.Array]) -> Lanes:
+    def lanes(columns: list[pa.Array]) -> Hashes:
         real, check, _ = original(columns)
-        return Lanes(
+        return Hashes(
             np.array([h1(x) for x in real.tolist()], np.uint64),
             np.array([h2(x) for x in check.tolist()], np.uint64),
             False,
         )
 
-    original = keyhash.lanes_of
+    original = keyhash.hashes_of
     return lanes
 
 
@@ -79,8 +79,8 @@ def test_keys_whose_lanes_collide_stay_different_keys(lanes, batches) -> None:
     """Whoever chooses keys cannot make two of them one: the stored key decides."""
     table = table_of(pa.string(), pa.int64())
     model: dict[tuple[Any, ...], int] = {}
-    real = keyhash.lanes_of
-    keyhash.lanes_of = lanes  # type: ignore[assignment]
+    real = keyhash.hashes_of
+    keyhash.hashes_of = lanes  # type: ignore[assignment]
     try:
         for batch in batches:
             add(
@@ -93,7 +93,7 @@ def test_keys_whose_lanes_collide_stay_different_keys(lanes, batches) -> None:
             for key in batch:
                 model[key] = model.get(key, 0) + 1
     finally:
-        keyhash.lanes_of = real
+        keyhash.hashes_of = real
     assert contents(rows_of(table.freeze())) == model
     assert len(table) == len(model)
 
@@ -104,11 +104,11 @@ def test_a_key_beyond_the_exact_lanes_makes_all_keys_be_compared(
 ) -> None:
     """Short text is told apart by its lanes alone; a long one with the same lanes must not be taken for it."""
     table = table_of(pa.string())
-    short = keyhash.lanes_of([pa.array(["short"])])
+    short = keyhash.hashes_of([pa.array(["short"])])
     assert short.exact
     if not long_first:
         add(table, [pa.array(["short"])])
-    monkeypatch.setattr(keyhash, "lanes_of", lambda columns: Lanes(short.h1, short.h2, False))
+    monkeypatch.setattr(keyhash, "hashes_of", lambda columns: Hashes(short.h1, short.h2, False))
     add(table, [pa.array(["a long key that was made to collide"])])
     monkeypatch.undo()
     add(table, [pa.array(["short"])], 10)
@@ -117,9 +117,9 @@ def test_a_key_beyond_the_exact_lanes_makes_all_keys_be_compared(
 
 
 def test_exact_keys_that_share_the_first_lane_are_told_apart_by_the_second(monkeypatch) -> None:
-    real = keyhash.lanes_of
+    real = keyhash.hashes_of
     same_h1 = lambda columns: real(columns)._replace(h1=np.full(len(columns[0]), 9, np.uint64))
-    monkeypatch.setattr(keyhash, "lanes_of", same_h1)
+    monkeypatch.setattr(keyhash, "hashes_of", same_h1)
     table = table_of(pa.string())
     add(table, [pa.array(["a", "b", "a", "c"])])
     add(table, [pa.array(["c", "b"])])
@@ -185,7 +185,7 @@ def test_nothing_is_saved_once_the_copy_is_done() -> None:
     assert len(view._undo) == 1, "a row is saved once per freeze"
     segment_of(view)
     add(table, keys)
-    assert table._frozen == ()
+    assert table.table._frozen == ()
     assert view._undo == []
 
 
@@ -205,7 +205,7 @@ def test_a_released_view_is_forgotten() -> None:
     view = table.freeze()
     view.release()
     add(table, keys)
-    assert table._frozen == ()
+    assert table.table._frozen == ()
     view.release()
 
 
@@ -217,7 +217,7 @@ def test_a_view_that_is_over_lets_the_arrays_go_that_the_table_has_outgrown(
     table = table_of(pa.int64())
     add(table, [pa.array(range(10))])
     view = table.freeze()
-    outgrown = weakref.ref(table.values[0])
+    outgrown = weakref.ref(flat_column(table.table, 0).values)
     add(table, [pa.array(range(1_000))])
     assert outgrown() is not None
     end(view)
@@ -229,25 +229,24 @@ def test_freezing_does_not_look_at_the_rows() -> None:
     table = table_of(pa.int64())
     add(table, [pa.array(range(1000))])
     view = table.freeze()
-    assert view._values[0] is table.values[0]
-    assert view._groups is table._groups
+    assert view._raw[1] is flat_column(table.table, 0).values
+    assert view._groups is table.space.cells.groups
 
 
 class Interrupted:
     """A column that runs something in the middle of the writer's copy."""
 
+    dtype = np.dtype(np.int64)
+
     def __init__(self, array: np.ndarray, interrupt: Callable[[], None]) -> None:
         self._array = array
         self._interrupt = interrupt
 
-    def __getitem__(self, rows: slice) -> Interrupted:
-        return Interrupted(self._array[rows], self._interrupt)
-
-    def copy(self) -> np.ndarray:
-        half = len(self._array) // 2
-        first = self._array[:half].copy()
+    def take(self, cells: np.ndarray) -> np.ndarray:
+        half = len(cells) // 2
+        first = self._array.take(cells[:half])
         self._interrupt()
-        return np.concatenate([first, self._array[half:]])
+        return np.concatenate([first, self._array.take(cells[half:])])
 
 
 def test_rows_that_change_in_the_middle_of_the_copy_are_undone() -> None:
@@ -262,7 +261,8 @@ def test_rows_that_change_in_the_middle_of_the_copy_are_undone() -> None:
         add(table, [pa.array(keys[::2])], 1000)
         add(table, [pa.array(list(range(5, 300)))], 7)
 
-    view._values = (Interrupted(view._values[0], in_the_middle),)  # type: ignore[assignment]
+    column: Any = Interrupted(view._raw[1], in_the_middle)
+    view._raw = (view._raw[0], column)
     assert contents(rows_of(view)) == {(key,): 5 for key in keys}
     now = contents(rows_of(table.freeze()))
     assert now[(0,)] == 1105
@@ -314,18 +314,16 @@ def test_a_table_that_outgrows_its_arrays_leaves_the_old_ones_to_the_writer() ->
     assert contents(rows_of(view)) == {("a",): 1, ("b",): 1}
 
 
-def test_nullable_and_object_values_are_undone_like_numbers() -> None:
+def test_nullable_values_and_text_are_undone_like_numbers() -> None:
     """S4: validity and text are part of the row."""
     values = pa.schema([("x", pa.float64()), ("t", pa.string())])
     table = table_of(pa.int64(), values=values)
-    slots = table.slots_of([pa.array([1, 2])]).slots
-    table.values[0][slots], table.values[1][slots] = 1.5, "old"
-    assert table.valid[0] is not None
-    table.valid[0][slots[0]] = True
+    cells = table.cells([pa.array([1, 2])])
+    before = pa.RecordBatch.from_pydict({"x": [1.5, None], "t": ["old", "old"]}, values)
+    table.table.put(cells, before)
     view = table.freeze()
-    table.touch(slots)
-    table.values[0][slots], table.values[1][slots] = 9.0, None
-    table.valid[0][slots] = [False, True]
+    after = pa.RecordBatch.from_pydict({"x": [None, 9.0], "t": [None, None]}, values)
+    table.table.put(cells, after)
     rows = sorted(rows_of(view), key=lambda row: row["key.k0"])
     assert [(row["value.x"], row["value.t"]) for row in rows] == [(1.5, "old"), (None, "old")]
 
@@ -334,3 +332,17 @@ def test_an_empty_table_freezes_to_no_blocks() -> None:
     segment = segment_of(table_of(pa.int64()).freeze())
     assert segment.blocks == ()
     assert pa.ipc.open_stream(segment.inline).read_all().num_rows == 0
+
+
+def test_text_that_changes_again_and_again_does_not_pile_up() -> None:
+    """I26: what is no longer pointed at is let go."""
+    values = pa.schema([("t", pa.string())])
+    kept = table_of(pa.int64(), values=values)
+    cells = kept.cells([pa.array(range(100))])
+    for number in range(300):
+        text = f"{number:>9}" * 200
+        kept.table.put(cells, pa.RecordBatch.from_pydict({"t": [text] * 100}, values))
+    column = kept.table.columns[0]
+    assert isinstance(column, PiledColumn)
+    assert column._pile.nbytes < 10_000_000, "and not 54 MB"
+    assert kept.table.get(cells).column(0).to_pylist() == [text] * 100

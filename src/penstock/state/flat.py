@@ -41,7 +41,8 @@ def dtype_of(kind: pa.DataType) -> np.dtype[Any] | None:
 
 def is_number(kind: pa.DataType) -> bool:
     """Whether NumPy can compare and add values of this type as they are kept."""
-    return dtype_of(kind) not in (None, PAIR)
+    dtype = dtype_of(kind)
+    return dtype is not None and dtype != PAIR
 
 
 def values_of(column: pa.Array) -> Values:

@@ -7,12 +7,13 @@ from typing import ClassVar, Protocol
 
 import pyarrow as pa
 
-from penstock.engine.operators.base import Frozen, OperatorContext
+from penstock.engine.operators.base import OperatorContext
 from penstock.engine.operators.evolution import evolved
 from penstock.engine.operators.states.scope import Scope
 from penstock.errors import PlanError
 from penstock.protocol.snapshot import Segment
 from penstock.state.changes import GONE_FIELD
+from penstock.state.frozen import Frozen
 from penstock.state.table import VALUE_PREFIX, Table
 
 

@@ -8,16 +8,16 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from penstock.engine.operators.base import Frozen
 from penstock.engine.operators.evolution import BEGIN_ANEW
 from penstock.engine.operators.row import Row, RowsToBatch, batch_rows
-from penstock.engine.operators.states.base import Place
+from penstock.engine.operators.states.base import Place, nullable
 from penstock.engine.operators.states.value import ValueState, checked_values
 from penstock.errors import ConfigError, SchemaError
 from penstock.plan.keyhash import I64
 from penstock.state.aggregates import Aggregate, result_field
 from penstock.state.choose import make_folds
 from penstock.state.folds import Step
+from penstock.state.frozen import Frozen
 
 Reduce = Callable[[Row, Row], Any]
 _CALLS = "add, get and clear"
@@ -75,13 +75,12 @@ class AggregatingState:
         self.aggregates = dict(aggregates)
         self._place = place
         self._scope = place.scope
-        self._results = pa.schema(
-            [
-                result_field(name, each, schema).with_nullable(True)
-                for name, each in aggregates.items()
-            ]
-        )
-        self._folds = make_folds(aggregates, schema)
+        try:
+            fields = [result_field(name, each, schema) for name, each in aggregates.items()]
+            self._folds = make_folds(aggregates, schema)
+        except SchemaError as error:
+            raise SchemaError(f"{place.label}: {error}") from error
+        self._results = nullable(pa.schema(fields))
         columns = pa.schema([field for fold in self._folds for field in fold.fields()])
         self._table = place.scope.keyed.table(self.kind, place.name, columns)
         self._to_batch = RowsToBatch(schema, place.label, "it was given")

@@ -8,12 +8,12 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from penstock.engine.operators.base import Frozen
 from penstock.engine.operators.row import Row, RowsToBatch, batch_rows, make_row
 from penstock.engine.operators.states.base import Place, nullable, required_columns
 from penstock.engine.operators.states.value import checked_values
 from penstock.plan.keyhash import I64
 from penstock.state.flat import int64_array
+from penstock.state.frozen import Frozen
 
 POSITION = pa.field("position", pa.int64(), nullable=False)
 _CALLS = "get, add, update and clear"

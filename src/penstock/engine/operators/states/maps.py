@@ -8,7 +8,6 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from penstock.engine.operators.base import Frozen
 from penstock.engine.operators.row import Row, RowsToBatch, batch_rows, make_row, python_values
 from penstock.engine.operators.states.base import Place, nullable, required_columns
 from penstock.engine.operators.states.value import checked_values, rows_at
@@ -16,6 +15,7 @@ from penstock.errors import SchemaError
 from penstock.plan.keyhash import I64, is_key_type
 from penstock.plan.schema import type_ddl
 from penstock.state.flat import int64_array
+from penstock.state.frozen import Frozen
 
 _CALLS = "get, put, remove, items, keys, values and clear"
 

@@ -13,12 +13,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.engine.operators.base import Frozen
 from penstock.engine.operators.row import Row, RowsToBatch, batch_rows, make_row
 from penstock.engine.operators.rows import checked_batch
 from penstock.engine.operators.states.base import Place, nullable, required_columns
 from penstock.errors import PlanError
 from penstock.plan.keyhash import I64
+from penstock.state.frozen import Frozen
 from penstock.state.table import Table
 
 _CALLS = "get, update and clear"
