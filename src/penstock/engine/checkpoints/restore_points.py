@@ -128,7 +128,7 @@ class RestorePoints:
         attempts = sorted(a for name in names if (a := paths.owner_of(name)) is not None)
         recorded = {a for name in names if (a := paths.restored_of(name)) is not None}
         claims: list[Claim] = []
-        while attempts and not (claims and claims[-1].kept is not None):
+        while attempts and not (claims and claims[-1].restored is not None):
             newest = attempts.pop()
             record = self._read_restored(newest) if newest in recorded else None
             claims.append(self._claim_of(newest, record))
@@ -150,8 +150,9 @@ class RestorePoints:
             return Claim(attempt, None)
         until = record.first_id if attempt in self._owner.mine else record.ids_until
         origin = Origin(record.origin, record.origin_checkpoint) if record.origin else None
-        kept = None if record.kept is None else frozenset(record.kept)
-        return Claim(attempt, record.checkpoint, until, record.first_id, origin, kept)
+        return Claim(
+            attempt, record.checkpoint, until, record.first_id, origin, frozenset(record.kept)
+        )
 
     def decided(
         self,
