@@ -238,7 +238,9 @@ def test_the_small_records_are_read_for_ever_and_checked_like_manifests() -> Non
     assert records.encode_restored(restored) == golden["restored-1.json"]
     assert records.encode_job(job) == golden["job-1.json"]
     assert records.encode_owner(owner) == golden["owner-1.json"]
-    lease = records.LeaseRecord(CheckpointId(7), 1_700_000_600_000.5, "host/123")
+    lease = records.LeaseRecord(
+        CheckpointId(7), 1_700_000_600_000.5, "host/123", ("shared/5-0-3-state",)
+    )
     assert records.decode_lease(golden["lease-1.json"], "l") == lease
     assert records.encode_lease(lease) == golden["lease-1.json"]
     for at in range(len(golden["owner-1.json"])):

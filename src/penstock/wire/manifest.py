@@ -93,10 +93,7 @@ def decode(data: bytes, name: str) -> Manifest:
 
 def _segments(manifest: Manifest) -> Iterator[Segment]:
     for snapshot in manifest.snapshots:
-        for operator in snapshot.operators.values():
-            yield from operator.segments
-        for inflight in snapshot.inflight:
-            yield inflight.segment
+        yield from snapshot.segments
 
 
 def _first_problem(manifest: Manifest) -> str | None:

@@ -60,6 +60,8 @@ class LeaseRecord:
     """Milliseconds since 1970, by the reader's clock."""
     reader: str = ""
     """A host and process, for people."""
+    files: tuple[str, ...] = ()
+    """Those of them that other checkpoints may refer to, too: when this one has gone nothing else names them."""
 
 
 def encode_job(record: JobRecord) -> bytes:

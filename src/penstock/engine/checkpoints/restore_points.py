@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from penstock.engine.checkpoints.ownership import Ownership
 from penstock.errors import CheckpointCorrupt, StorageError
@@ -12,6 +12,7 @@ from penstock.protocol import recovery
 from penstock.protocol.ids import NO_CHECKPOINT, AttemptId, CheckpointId
 from penstock.protocol.messages import SnapshotKind
 from penstock.protocol.recovery import IDS_RESERVED, Claim, Damaged, Facts, Found, Origin
+from penstock.protocol.retention import Files
 from penstock.redaction import HIDDEN, redacted
 from penstock.wire import manifest as manifests
 from penstock.wire import paths, records
@@ -35,6 +36,10 @@ class RestorePoint:
     ids_reserved: int = IDS_RESERVED
     older: tuple[Manifest, ...] = ()
     """Of the kept ones below the restored one, oldest first."""
+    references: Mapping[CheckpointId, Files] = field(default_factory=dict)
+    """The shared files that each checkpoint in the job's directory refers to, also those that do not count."""
+    unreadable: CheckpointId = NO_CHECKPOINT
+    """The newest there of which nobody can tell."""
 
     @property
     def ids_until(self) -> CheckpointId:
