@@ -17,7 +17,7 @@ from penstock.protocol.phases import Outcome
 from penstock.protocol.recovery import IDS_RESERVED
 from penstock.storage.memory import MemoryStore
 from penstock.wire import manifest as manifests
-from penstock.wire import paths, records
+from penstock.wire import paths
 from tests.engine.kit import ListSink, NumberSource
 from tests.engine.test_checkpoint_files import (
     FOREIGN,
@@ -223,25 +223,6 @@ def test_what_the_job_was_begun_with_is_not_forgotten() -> None:
     flip(store, f"chk-{first.first_id}/_metadata")
     again = claim(adopted(store, origin, "c"), may_fall_back=True)
     assert (again.origin, again.manifest) == ("/other/job", manifest(7))
-
-
-def test_records_of_older_versions_count_until_a_new_one_says_what_they_say() -> None:
-    """I18: version 2 did not say what it kept."""
-    store = MemoryStore()
-    files = driver(store, "a")
-    claim(files)
-    for number in (1, 2):
-        files.persist(manifest(number))
-    store.create(paths.owner(AttemptId(2)), records.encode_owner(records.OwnerRecord(2, "old")))  # type: ignore[arg-type]
-    old = records.RestoredRecord(
-        AttemptId(2), CheckpointId(1), CheckpointId(300), CheckpointId(200)
-    )
-    store.create(paths.restored(AttemptId(2)), records.encode_restored(old))
-    third = driver(store, "c")
-    point = claim(third)
-    assert (point.restored, point.kept, point.first_id) == (1, (1,), 300)
-    third.forget_claims(point.attempt)
-    assert claim(driver(store, "d")).restored == 1
 
 
 # ---- fencing

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from penstock.protocol import recovery
 from penstock.protocol.ids import AttemptId, CheckpointId
 from penstock.protocol.messages import SnapshotKind
 from penstock.protocol.recovery import (
@@ -29,9 +30,13 @@ def found(checkpoint: int, attempt: int = 1, ids_until: int = 0) -> Found:
     return Found(CheckpointId(checkpoint), AttemptId(attempt), kind, CheckpointId(ids_until))
 
 
-def claim(attempt: int, restored: int | None = 0, ids_until: int = 0) -> Claim:
+def claim(attempt: int, restored: int | None = 0, ids_until: int = 0, first_id: int = 0) -> Claim:
+    """It keeps all up to the one that it went on from."""
     point = None if restored is None else CheckpointId(restored)
-    return Claim(AttemptId(attempt), point, CheckpointId(ids_until))
+    kept = frozenset(CheckpointId(n) for n in range(1, (restored or 0) + 1))
+    return Claim(
+        AttemptId(attempt), point, CheckpointId(ids_until), CheckpointId(first_id), kept=kept
+    )
 
 
 def facts(
@@ -66,7 +71,7 @@ def test_the_newest_checkpoint_is_restored() -> None:
 
 def test_a_checkpoint_that_a_later_attempt_went_back_behind_is_void() -> None:
     """R5, I18: the late metadata of a driver that was replaced is never used."""
-    claims = (claim(1, 0), claim(2, 5))
+    claims = (claim(2, 5),)
     assert is_void(found(6, attempt=1), claims)
     assert not is_void(found(5, attempt=1), claims)
     assert not is_void(found(6, attempt=2), claims)
@@ -119,15 +124,15 @@ def test_when_nothing_is_readable_a_job_that_may_starts_over() -> None:
 
 def test_metadata_that_an_attempt_went_on_from_and_that_is_gone_is_damage() -> None:
     """I17, I24: it goes only when a newer one is complete."""
-    lost = facts((claim(1), claim(2, 7)), (found(5),))
+    lost = facts((claim(2, 7),), (found(5),))
     assert isinstance(decide(lost, may_fall_back=False), Refuse)
     decision = decide(lost, may_fall_back=True)
     assert isinstance(decision, RestoreFrom) and decision.checkpoint == 5
     assert [damaged.checkpoint for damaged in decision.skipped] == [7]
     for fine in (
-        facts((claim(1), claim(2, 7)), (found(5), found(8, 2))),
-        facts((claim(1), claim(2, 7), claim(3, 5)), (found(5),)),
-        facts((claim(1), claim(2, 7), claim(3, None)), (found(7),)),
+        facts((claim(2, 7),), (found(5), found(8, 2))),
+        facts((claim(3, 5),), (found(5),)),
+        facts((claim(2, 7), claim(3, None)), (found(7),)),
     ):
         assert isinstance(decide(fine, may_fall_back=False), RestoreFrom)
 
@@ -141,20 +146,27 @@ def test_ids_never_go_back() -> None:
 
 def test_a_void_checkpoint_that_somebody_went_on_from_again_is_good_again() -> None:
     """R5: a person restored 2, regretted it and restored 3; the next failure must not go back to 2."""
-    claims = (claim(1, 0), claim(2, 2), claim(3, 3))
-    assert not recovery.is_void(found(3), claims)
-    assert recovery.is_void(found(3), (*claims, claim(4, 2)))
+    assert is_void(found(3), (claim(2, 2),))
+    assert not is_void(found(3), (claim(3, 3),))
+    assert is_void(found(3), (claim(4, 2),))
+
+
+def test_a_checkpoint_counts_if_the_newest_claim_kept_it() -> None:
+    """R5, I18: one below the restored one that an earlier claim had found void stays void."""
+    kept = replace(claim(3, 5), kept=frozenset({CheckpointId(3), CheckpointId(5)}))
+    assert is_void(found(4), (kept,))
+    assert not is_void(found(3), (kept,))
 
 
 def test_a_job_begun_with_another_jobs_checkpoint_begins_with_it_again() -> None:
     """R5: until it has one of its own, or is begun anew."""
     origin = Origin("/other", CheckpointId(9))
     begun = Claim(AttemptId(2), CheckpointId(0), origin=origin)
-    decision = decide(facts((claim(1, 0), begun), (found(3),), seen=3), may_fall_back=False)
+    decision = decide(facts((begun,), (found(3),), seen=3), may_fall_back=False)
     assert decision == BeginFrom(origin, CheckpointId(4)), "what was there before is void"
-    own = decide(facts((begun, claim(3, 0)), (found(5, attempt=3),)), may_fall_back=False)
+    own = decide(facts((begun,), (found(5, attempt=3),)), may_fall_back=False)
     assert isinstance(own, RestoreFrom)
-    anew = decide(facts((begun, claim(3, 0))), may_fall_back=False)
+    anew = decide(facts((claim(3, 0),)), may_fall_back=False)
     assert isinstance(anew, StartFresh)
     unsure = decide(facts((begun, claim(3, None))), may_fall_back=False)
     assert isinstance(unsure, BeginFrom), "an attempt that recorded nothing began nothing"
@@ -172,12 +184,12 @@ def test_a_fallback_below_the_first_own_checkpoint_is_to_the_origin() -> None:
 
 def test_damage_that_a_later_attempt_has_left_behind_counts_no_more() -> None:
     """I17: ids tell that the checkpoint is older than the attempt which went back."""
-    went_back = Claim(AttemptId(2), CheckpointId(5), CheckpointId(120), CheckpointId(20))
-    assert is_left_behind(CheckpointId(7), (claim(1), went_back))
-    assert not is_left_behind(CheckpointId(5), (claim(1), went_back)), "it is what was restored"
-    assert not is_left_behind(CheckpointId(20), (claim(1), went_back)), "its own"
-    again = Claim(AttemptId(3), CheckpointId(7), CheckpointId(220), CheckpointId(120))
-    assert not is_left_behind(CheckpointId(7), (went_back, again)), "somebody went on from it again"
+    went_back = claim(2, 5, ids_until=120, first_id=20)
+    assert is_left_behind(CheckpointId(7), (went_back,))
+    assert not is_left_behind(CheckpointId(5), (went_back,)), "it is what was restored"
+    assert not is_left_behind(CheckpointId(20), (went_back,)), "its own"
+    again = claim(3, 7, ids_until=220, first_id=120)
+    assert not is_left_behind(CheckpointId(7), (again,)), "somebody went on from it again"
     broken = (Damaged(CheckpointId(7), "gone"),)
     decision = decide(facts((went_back,), (found(5),), broken, 7), may_fall_back=False)
     assert isinstance(decision, RestoreFrom)

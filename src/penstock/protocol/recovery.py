@@ -42,16 +42,14 @@ class Claim:
     restored: CheckpointId | None
     ids_until: CheckpointId = NO_CHECKPOINT
     first_id: CheckpointId = NO_CHECKPOINT
-    """Checkpoints below this one are of earlier attempts; 0 where that was not recorded."""
+    """Checkpoints below this one are of earlier attempts."""
     origin: Origin | None = None
     """What the job was begun with."""
-    kept: frozenset[CheckpointId] | None = None
-    """The checkpoints of earlier attempts that count; None in old records: then it is those up to `restored`."""
+    kept: frozenset[CheckpointId] = frozenset()
+    """The checkpoints of earlier attempts that count, the restored one among them."""
 
     def went_on_without(self, checkpoint: CheckpointId) -> bool:
-        if self.restored is None:
-            return False
-        return self.restored < checkpoint if self.kept is None else checkpoint not in self.kept
+        return self.restored is not None and checkpoint not in self.kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +73,7 @@ class Damaged:
 @dataclass(frozen=True, slots=True)
 class Facts:
     claims: tuple[Claim, ...]
+    """The newest that was recorded, and those after it."""
     found: tuple[Found, ...]
     damaged: tuple[Damaged, ...]
     newest_seen: CheckpointId
@@ -134,39 +133,31 @@ def decide(facts: Facts, *, may_fall_back: bool) -> Decision:
 
 def gone(facts: Facts) -> tuple[Damaged, ...]:
     """The checkpoint that the newest attempt went on from stays until a newer one is complete."""
-    restored = [claim for claim in facts.claims if claim.restored is not None]
-    newest = max(restored, key=lambda claim: claim.attempt, default=None)
-    if newest is None or newest.restored in (None, NO_CHECKPOINT):
-        return ()
     known = {f.checkpoint for f in facts.found} | {d.checkpoint for d in facts.damaged}
-    if newest.restored in known:
-        return ()
-    return (Damaged(newest.restored, "its metadata is gone"),)
+    return tuple(
+        Damaged(claim.restored, "its metadata is gone")
+        for claim in facts.claims
+        if claim.restored and claim.restored not in known
+    )
 
 
 def beginning(claims: Sequence[Claim]) -> Origin | None:
     """What the job was begun with the last time it was begun; None: with nothing."""
-    begun = [c for c in claims if c.restored == NO_CHECKPOINT or c.kept is not None]
-    return max(begun, key=lambda claim: claim.attempt).origin if begun else None
+    return next((claim.origin for claim in claims if claim.restored is not None), None)
 
 
 def is_left_behind(checkpoint: CheckpointId, claims: Sequence[Claim]) -> bool:
     """Like `is_void`, for one whose metadata cannot be read: a later attempt, with ids above it, went on without
     it."""
-    revived = max((c.attempt for c in claims if c.restored == checkpoint), default=0)
     return any(
-        claim.attempt > revived
-        and claim.went_on_without(checkpoint)
-        and checkpoint < claim.first_id
-        for claim in claims
+        claim.went_on_without(checkpoint) and checkpoint < claim.first_id for claim in claims
     )
 
 
 def is_void(found: Found, claims: Sequence[Claim]) -> bool:
     """A later attempt went on without it, and none after that went on from it again."""
-    revived = max((c.attempt for c in claims if c.restored == found.checkpoint), default=0)
     return any(
-        claim.attempt > max(found.attempt, revived) and claim.went_on_without(found.checkpoint)
+        claim.attempt > found.attempt and claim.went_on_without(found.checkpoint)
         for claim in claims
     )
 

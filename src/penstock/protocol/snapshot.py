@@ -103,3 +103,9 @@ class SubtaskSnapshot:
     finished: bool = False
     timings: Timings = Timings()
     inflight: tuple[InFlight, ...] = ()
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """All of them: of its operators, and of the rows in flight."""
+        own = (segment for operator in self.operators.values() for segment in operator.segments)
+        return (*own, *(entry.segment for entry in self.inflight))

@@ -1,8 +1,6 @@
 """The manifest of a checkpoint, `chk-<n>/_metadata`: all that is needed to restore it, except the state itself.
 
-It is written last, in one atomic act: a checkpoint exists if and only if its manifest does. What one version
-wrote is read for ever (`tests/wire/golden` keeps one of each); a new version gets a new number here, and a
-dataclass of its own beside a function that makes a `Manifest` of it.
+It is written last, in one atomic act: a checkpoint exists if and only if its manifest does.
 """
 
 from __future__ import annotations
@@ -24,7 +22,6 @@ from penstock.protocol.snapshot import (
 from penstock.wire import document, paths
 
 VERSION = 1
-"""Version 1 had no rows in flight."""
 MAX_PARALLELISM_MAX = 32768
 
 _KIND = "penstock-checkpoint"
@@ -96,10 +93,7 @@ def decode(data: bytes, name: str) -> Manifest:
 
 def _segments(manifest: Manifest) -> Iterator[Segment]:
     for snapshot in manifest.snapshots:
-        for operator in snapshot.operators.values():
-            yield from operator.segments
-        for inflight in snapshot.inflight:
-            yield inflight.segment
+        yield from snapshot.segments
 
 
 def _first_problem(manifest: Manifest) -> str | None:

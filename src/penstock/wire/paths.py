@@ -23,10 +23,12 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from penstock.errors import CheckpointCorrupt, ConfigError, InvariantBroken
 from penstock.protocol.ids import AttemptId, CheckpointId, SlotId
+from penstock.protocol.retention import SharedFile
 
 JOB = "job.json"
 OWNER_FOLDER = "owner"
@@ -246,6 +248,14 @@ def shared_of(name: str) -> WorkerFile | None:
         return None
     checkpoint, slot, attempt = (int(group) for group in found.groups()[:3])
     return WorkerFile(CheckpointId(checkpoint), SlotId(slot), AttemptId(attempt), found[4])
+
+
+def shared_among(names: Iterable[str]) -> frozenset[SharedFile]:
+    """Those of these files that several checkpoints may refer to."""
+    found = ((name, shared_of(name)) for name in names)
+    return frozenset(
+        SharedFile(file.checkpoint, file.attempt, name) for name, file in found if file is not None
+    )
 
 
 def is_known(name: str) -> bool:

@@ -13,8 +13,6 @@ from penstock.protocol.ids import NO_CHECKPOINT, AttemptId, CheckpointId
 from penstock.wire import document
 
 _VERSION = 1
-_RESTORED_VERSION = 3
-"""Version 1 had neither `first_id` nor an origin, version 2 not what was `kept`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +47,8 @@ class RestoredRecord:
     origin: str = ""
     """The directory of the job whose checkpoint this one was begun with, without passwords."""
     origin_checkpoint: CheckpointId = NO_CHECKPOINT
-    kept: tuple[CheckpointId, ...] | None = None
-    """The checkpoints of earlier attempts that count, the restored one among them; no other does. None in older
-    versions: then the records of earlier attempts say which do."""
+    kept: tuple[CheckpointId, ...] = ()
+    """The checkpoints of earlier attempts that count, the restored one among them; no other does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +60,8 @@ class LeaseRecord:
     """Milliseconds since 1970, by the reader's clock."""
     reader: str = ""
     """A host and process, for people."""
+    files: tuple[str, ...] = ()
+    """Those of them that other checkpoints may refer to, too: when this one has gone nothing else names them."""
 
 
 def encode_job(record: JobRecord) -> bytes:
@@ -85,15 +84,16 @@ def decode_owner(data: bytes, name: str) -> OwnerRecord:
 
 
 def encode_restored(record: RestoredRecord) -> bytes:
-    return document.write(record, "penstock-restored", _RESTORED_VERSION)
+    return document.write(record, "penstock-restored", _VERSION)
 
 
 def decode_restored(data: bytes, name: str) -> RestoredRecord:
-    kinds: dict[int, type] = dict.fromkeys((1, 2, _RESTORED_VERSION), RestoredRecord)
-    record: RestoredRecord = document.read(data, "penstock-restored", kinds, name)
+    record: RestoredRecord = document.read(
+        data, "penstock-restored", {_VERSION: RestoredRecord}, name
+    )
     for field in ("attempt", "checkpoint", "ids_until", "first_id", "origin_checkpoint"):
         _check_not_negative(getattr(record, field), field, name)
-    for checkpoint in record.kept or ():
+    for checkpoint in record.kept:
         _check_not_negative(checkpoint, "kept", name)
     return record
 

@@ -21,8 +21,9 @@ from penstock.engine.spec import JobSpec
 from penstock.ports.background import Background
 from penstock.ports.clock import Clock
 from penstock.protocol.coordinator import Coordinator
-from penstock.protocol.ids import AttemptId, CheckpointId
+from penstock.protocol.ids import NO_CHECKPOINT, AttemptId, CheckpointId
 from penstock.protocol.phases import Outcome
+from penstock.protocol.snapshot import SubtaskSnapshot
 from penstock.wire.manifest import Manifest
 
 QUEUES = 3
@@ -59,7 +60,14 @@ class Durable:
 
     def claimed(self, point: RestorePoint) -> None:
         self._log.restored(point)
-        self._clean_up.forget_claims(point.attempt)
+        self._clean_up.claimed(point)
+
+    def triggered(self, checkpoint: CheckpointId, base: CheckpointId = NO_CHECKPOINT) -> None:
+        """A snapshot that may refer to files of its base: see `CleanUp.triggered`."""
+        self._clean_up.triggered(checkpoint, base)
+
+    def acknowledged(self, checkpoint: CheckpointId, parts: Iterable[SubtaskSnapshot]) -> None:
+        self._clean_up.acknowledged(checkpoint, parts)
 
     def persist(
         self,
@@ -69,6 +77,10 @@ class Durable:
     ) -> None:
         """Makes a checkpoint exist: see `Persister`."""
         self._persister.persist(manifest, settled, refused)
+
+    def completed(self, checkpoint: CheckpointId, parts: Iterable[SubtaskSnapshot]) -> None:
+        """It exists; `parts` are all of it."""
+        self._clean_up.completed(checkpoint, parts)
 
     @property
     def not_written(self) -> str:

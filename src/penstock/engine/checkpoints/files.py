@@ -23,12 +23,14 @@ from penstock.engine.checkpoints.restore_points import (
     origin_damaged,
     wished,
 )
+from penstock.engine.checkpoints.shared import SharedFiles, left_to_readers, references
 from penstock.engine.history.files import HistoryFiles
 from penstock.errors import StorageError
 from penstock.ports.store import CheckpointStore
 from penstock.protocol import recovery
 from penstock.protocol.ids import NO_CHECKPOINT, AttemptId, CheckpointId
 from penstock.protocol.recovery import IDS_RESERVED, Facts, Origin
+from penstock.protocol.retention import Strays
 from penstock.redaction import redacted
 from penstock.wire import manifest as manifests
 from penstock.wire import paths, records
@@ -58,6 +60,7 @@ class CheckpointFiles:
         self._wall_ms = wall_ms
         self._owner = Ownership(store, job, driver, wall_ms)
         self._points = RestorePoints(store, job, self._owner, open_origin)
+        self.shared = SharedFiles(store, self._owner)
         self.not_written = ""
         """What the store said the last time it did not write metadata."""
         self._still_read: deque[CheckpointId] = deque()
@@ -88,7 +91,7 @@ class CheckpointFiles:
         there before stays good."""
         attempt = self._owner.take_next()
         names = self._store.list()
-        self._still_read = deque(_left_to_readers(names))
+        self._still_read = deque(left_to_readers(names))
         facts, found = self._points.facts(names, damaged, going)
         first_id = max(next_id, recovery.first_free_id(facts))
         if wish.fresh or wish.manifest is not None:
@@ -102,7 +105,13 @@ class CheckpointFiles:
         if point.manifest is not None and (reason := misfit(point.manifest)):
             raise ClaimRefused(reason)
         older = tuple(found[n] for n in point.kept if n in found and n < point.restored)
-        point = replace(point, ids_reserved=ids_reserved, older=older)
+        point = replace(
+            point,
+            ids_reserved=ids_reserved,
+            older=older,
+            references=references(self._store, names, found, self._wall_ms()),
+            unreadable=_newest_unreadable(facts, names),
+        )
         self._record(point, facts)
         # Whoever claimed after us has either seen what we recorded, or is seen now: no id is ever used by both.
         self._owner.check()
@@ -163,24 +172,28 @@ class CheckpointFiles:
 
     # ---- clean-up
 
-    def delete_checkpoint(self, checkpoint: CheckpointId) -> None:
+    def delete_checkpoint(self, checkpoint: CheckpointId) -> dict[CheckpointId, Strays]:
         """Deletes a checkpoint that is no longer kept, its metadata first: it must not exist by halves. A driver that
         is no longer the owner deletes none: another one may be going on from it. While somebody reads it, its other
-        files stay, and are looked at again with later ones."""
+        files stay, and are looked at again with later ones. Hands back those of which nothing is left, with the shared
+        files that went with each: they go last, when nobody can go back to it any more."""
         self._owner.check(thoroughly=True)
         waiting = self._still_read
         earlier = min(LOOKED_AGAIN_MAX, len(waiting))
-        if not self._delete(checkpoint, [paths.metadata(checkpoint)]):
+        gone = []
+        if self._delete(checkpoint, [paths.metadata(checkpoint)]):
+            gone.append(checkpoint)
+        else:
             log.info("checkpoint %s is being read: its files stay for now", checkpoint)
             waiting.append(checkpoint)
         for _ in range(earlier):
-            self._look_again(waiting)
+            gone += self._look_again(waiting)
+        return {n: self.shared.delete_only_of(n) for n in gone}
 
-    def _look_again(self, waiting: deque[CheckpointId]) -> None:
+    def _look_again(self, waiting: deque[CheckpointId]) -> list[CheckpointId]:
         """At the one that has waited longest for that; where it stays it is the last in turn."""
         waiting.rotate(-1)
-        if self._delete_rest(self._files_of(waiting[-1])):
-            waiting.pop()
+        return [waiting.pop()] if self._delete_rest(self._files_of(waiting[-1])) else []
 
     def _delete(self, checkpoint: CheckpointId, names: Collection[str]) -> bool:
         """`names` are files of it. Where its metadata is among them the others are looked for when that is gone:
@@ -204,14 +217,16 @@ class CheckpointFiles:
         return [name for name in names if _folder_of(name) == checkpoint]
 
     def discard(self, checkpoint: CheckpointId) -> None:
-        """Deletes the state files of a snapshot that was given up. A tombstone stays where it is. So does a checkpoint
-        that exists: a late answer for one whose own deletion has failed must not leave it by halves."""
+        """Deletes the state files of a snapshot that was given up, also those that nobody was told of. A tombstone
+        stays where it is. So does a checkpoint that exists: a late answer for one whose own deletion has failed must
+        not leave it by halves."""
         names = self._store.list(paths.checkpoint_folder(checkpoint))
         if any(self._is_complete(name) for name in names):
             return
         for name in names:
             if paths.worker_file_of(name) is not None:
                 self._store.delete(name)
+        self.shared.sweep()
 
     def _is_complete(self, name: str) -> bool:
         return paths.metadata_of(name) is not None and not is_tombstone(
@@ -222,7 +237,7 @@ class CheckpointFiles:
         self,
         kept: Collection[CheckpointId],
         before: CheckpointId,
-        unsettled: Iterable[CheckpointId] = (),
+        unsettled: Collection[CheckpointId] = (),
         *,
         spare_newer: bool = False,
     ) -> None:
@@ -230,7 +245,8 @@ class CheckpointFiles:
         left of one whose metadata is gone already; one that cannot be deleted does not keep the others. Of `unsettled`
         ones nobody knows yet whether they exist.
         `spare_newer` keeps all that have metadata and are newer than what is kept. A driver that is no longer the owner
-        deletes nothing: another one may be going on from those files. What somebody reads stays for the next sweep."""
+        deletes nothing: another one may be going on from those files. What somebody reads stays for the next sweep.
+        Last come shared files that nothing refers to which is left; while nobody knows what is, all of them stay."""
         names = self._store.list()
         there = {n for name in names if (n := paths.metadata_of(name)) is not None}
         keep = there.intersection(kept).union(unsettled)
@@ -239,14 +255,19 @@ class CheckpointFiles:
             keep.update(n for n in there if n > newest)
         self._owner.check(thoroughly=True)
         stale = {n for name in names if (n := _folder_of(name)) is not None and n < before}
-        failures = []
+        failures, gone = [], set[CheckpointId]()
         for checkpoint in sorted(stale - keep):
             try:
-                self._delete(checkpoint, [name for name in names if _folder_of(name) == checkpoint])
+                files = [name for name in names if _folder_of(name) == checkpoint]
+                if self._delete(checkpoint, files):
+                    gone.add(checkpoint)
             except StorageError as error:
                 failures.append(error)
         if failures:
             raise failures[0]
+        if not unsettled:
+            left = [name for name in names if _folder_of(name) not in {None, *gone}]
+            self.shared.sweep_last(left, self._wall_ms())
 
     def delete_everything(self) -> None:
         """For retention policies that keep nothing: every file that this job can have written, if it is still ours,
@@ -272,10 +293,10 @@ def _begun_with(point: RestorePoint, facts: Facts) -> Origin | None:
     return Origin(redacted(point.origin), point.manifest.checkpoint)
 
 
-def _left_to_readers(names: Collection[str]) -> list[CheckpointId]:
-    """Checkpoints that an earlier attempt, or driver, deleted all but the files that somebody read."""
-    leased = {n for name in names if (n := paths.lease_of(name)) is not None}
-    return sorted(n for n in leased if paths.metadata(n) not in names)
+def _newest_unreadable(facts: Facts, names: Collection[str]) -> CheckpointId:
+    """Of the damaged checkpoints that are still there: nobody knows which files they refer to."""
+    there = (d.checkpoint for d in facts.damaged if paths.metadata(d.checkpoint) in names)
+    return max(there, default=NO_CHECKPOINT)
 
 
 def _folder_of(name: str) -> CheckpointId | None:

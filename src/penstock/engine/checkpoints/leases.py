@@ -28,17 +28,32 @@ CLOCKS_APART_MS = 600_000.0
 
 def is_read(store: CheckpointStore, names: Iterable[str], now_ms: float) -> bool:
     """Whether one of these files is a lease that has not expired. For a checkpoint whose metadata is gone."""
-    return any(paths.lease_of(name) and _counts(store, name, now_ms) for name in names)
+    return any(_that_counts(store, name, now_ms) for name in names if paths.lease_of(name))
 
 
-def _counts(store: CheckpointStore, name: str, now_ms: float) -> bool:
+def files_read(
+    store: CheckpointStore, checkpoints: Iterable[CheckpointId], names: Iterable[str], now_ms: float
+) -> dict[CheckpointId, set[str]]:
+    """Of these checkpoints, those that somebody reads, with the shared files that it wants to stay."""
+    wanted, read = set(checkpoints), dict[CheckpointId, set[str]]()
+    for name in names:
+        checkpoint = paths.lease_of(name)
+        if checkpoint is None or checkpoint not in wanted:
+            continue
+        if (lease := _that_counts(store, name, now_ms)) is not None:
+            read.setdefault(checkpoint, set()).update(lease.files)
+    return read
+
+
+def _that_counts(store: CheckpointStore, name: str, now_ms: float) -> records.LeaseRecord | None:
     """A lease that cannot be read is looked at twice: the first time it may just have been renewed. Else it was given
     back, or is none."""
     for _ in range(2):
         with suppress(CheckpointCorrupt):
-            expires_ms = records.decode_lease(store.read(name), name).expires_ms
-            return now_ms < expires_ms <= now_ms + LEASE_MS_MAX + CLOCKS_APART_MS
-    return False
+            lease = records.decode_lease(store.read(name), name)
+            counts = now_ms < lease.expires_ms <= now_ms + LEASE_MS_MAX + CLOCKS_APART_MS
+            return lease if counts else None
+    return None
 
 
 @dataclass(frozen=True)
@@ -58,14 +73,21 @@ class Lease:
     name: str
     expires_ms: float
     length_ms: float
+    shared: tuple[str, ...] = ()
+    """What is read that does not lie beside it."""
 
 
 def take(
-    store: CheckpointStore, checkpoint: CheckpointId, borrower: Borrower, length_ms: float
+    store: CheckpointStore,
+    checkpoint: CheckpointId,
+    borrower: Borrower,
+    length_ms: float,
+    files: Iterable[str] = (),
 ) -> Lease | None:
-    """None where nothing can be written."""
+    """For these files of the checkpoint. None where nothing can be written."""
     name = paths.lease(checkpoint, borrower.unique())
-    lease = Lease(checkpoint, name, borrower.wall_ms() + length_ms, length_ms)
+    shared = tuple(file.name for file in sorted(paths.shared_among(files)))
+    lease = Lease(checkpoint, name, borrower.wall_ms() + length_ms, length_ms, shared)
     try:
         return lease if store.create(name, _encoded(lease, borrower)) else None
     except StorageError:
@@ -97,5 +119,5 @@ class Renewal:
 
 
 def _encoded(lease: Lease, borrower: Borrower) -> bytes:
-    record = records.LeaseRecord(lease.checkpoint, lease.expires_ms, borrower.who)
+    record = records.LeaseRecord(lease.checkpoint, lease.expires_ms, borrower.who, lease.shared)
     return records.encode_lease(record)

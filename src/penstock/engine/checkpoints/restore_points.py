@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from penstock.engine.checkpoints.ownership import Ownership
 from penstock.errors import CheckpointCorrupt, StorageError
@@ -12,6 +12,7 @@ from penstock.protocol import recovery
 from penstock.protocol.ids import NO_CHECKPOINT, AttemptId, CheckpointId
 from penstock.protocol.messages import SnapshotKind
 from penstock.protocol.recovery import IDS_RESERVED, Claim, Damaged, Facts, Found, Origin
+from penstock.protocol.retention import Files
 from penstock.redaction import HIDDEN, redacted
 from penstock.wire import manifest as manifests
 from penstock.wire import paths, records
@@ -35,6 +36,10 @@ class RestorePoint:
     ids_reserved: int = IDS_RESERVED
     older: tuple[Manifest, ...] = ()
     """Of the kept ones below the restored one, oldest first."""
+    references: Mapping[CheckpointId, Files] = field(default_factory=dict)
+    """The shared files that each checkpoint in the job's directory refers to, also those that do not count."""
+    unreadable: CheckpointId = NO_CHECKPOINT
+    """The newest there of which nobody can tell."""
 
     @property
     def ids_until(self) -> CheckpointId:
@@ -128,7 +133,7 @@ class RestorePoints:
         attempts = sorted(a for name in names if (a := paths.owner_of(name)) is not None)
         recorded = {a for name in names if (a := paths.restored_of(name)) is not None}
         claims: list[Claim] = []
-        while attempts and not (claims and claims[-1].kept is not None):
+        while attempts and not (claims and claims[-1].restored is not None):
             newest = attempts.pop()
             record = self._read_restored(newest) if newest in recorded else None
             claims.append(self._claim_of(newest, record))
@@ -150,8 +155,9 @@ class RestorePoints:
             return Claim(attempt, None)
         until = record.first_id if attempt in self._owner.mine else record.ids_until
         origin = Origin(record.origin, record.origin_checkpoint) if record.origin else None
-        kept = None if record.kept is None else frozenset(record.kept)
-        return Claim(attempt, record.checkpoint, until, record.first_id, origin, kept)
+        return Claim(
+            attempt, record.checkpoint, until, record.first_id, origin, frozenset(record.kept)
+        )
 
     def decided(
         self,

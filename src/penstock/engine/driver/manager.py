@@ -304,10 +304,8 @@ class JobManager:
                 self._obey(machine.dropped(worker, attempt, now_ms))
             case Failed():
                 self._on_failed(message, now_ms)
-            case Ack(attempt, checkpoint, parts):
-                actions = coordinator.acked(attempt, checkpoint, parts, now_ms)
-                self._note_acks(checkpoint, now_ms)
-                self._coordinate(actions)
+            case Ack():
+                self._on_ack(message, now_ms)
             case Decline(attempt, checkpoint, reason, where, overflow):
                 self._decline_traceback = where
                 actions = coordinator.declined(attempt, checkpoint, reason, now_ms, overflow)
@@ -325,10 +323,14 @@ class JobManager:
                 self._on_finished(attempt, finished, now_ms)
                 self._on_committed(attempt, slot, committed, now_ms)
 
-    def _note_acks(self, checkpoint: CheckpointId, now_ms: float) -> None:
-        pending = self.coordinator.unfinished.get(checkpoint)
+    def _on_ack(self, ack: Ack, now_ms: float) -> None:
+        if self._durable is not None:
+            self._durable.acknowledged(ack.checkpoint, ack.snapshots)
+        actions = self.coordinator.acked(ack.attempt, ack.checkpoint, ack.snapshots, now_ms)
+        pending = self.coordinator.unfinished.get(ack.checkpoint)
         if pending is not None:
-            self.history.acked(checkpoint, pending.acks, now_ms - pending.triggered_ms)
+            self.history.acked(ack.checkpoint, pending.acks, now_ms - pending.triggered_ms)
+        self._coordinate(actions)
 
     def _on_failed(self, message: Failed, now_ms: float) -> None:
         if message.attempt != self._present_attempt():
@@ -471,6 +473,8 @@ class JobManager:
         match action:
             case snapshots.SendTrigger(checkpoint, kind, urgent):
                 how = mode_of(self._spec.mode, urgent)
+                if self._durable is not None:
+                    self._durable.triggered(checkpoint)
                 self.history.triggered(checkpoint, kind, self._clock.wall_ms(), how)
                 self._tell_running(lambda attempt: Trigger(attempt, checkpoint, kind, urgent))
             case snapshots.Expedite(checkpoint, kind):
@@ -524,6 +528,8 @@ class JobManager:
         self._claim_if_settled()
 
     def _completed(self, action: snapshots.Completed, permit: CommitPermit) -> None:
+        if self._durable is not None:
+            self._durable.completed(permit.checkpoint, action.acks.values())
         self.history.completed(action, self._path(permit.checkpoint))
         self._numbers.checkpointed(action.acks.values())
         self._feeding.completed(permit.checkpoint, action.acks.values())

@@ -13,9 +13,7 @@ from penstock.engine.history.records import CheckpointInfo, Totals
 from penstock.errors import CheckpointCorrupt
 from penstock.wire import document
 
-HEAD_VERSION = 1
-ENTRY_VERSION = 2
-"""Version 1 did not say how a checkpoint was taken, who owed it and how long it took to reach a subtask."""
+VERSION = 1
 _HEAD = "penstock-history"
 _ENTRY = "penstock-history-entry"
 
@@ -37,11 +35,11 @@ class Page:
 
 
 def make_entry(info: CheckpointInfo) -> Entry:
-    return Entry(info, document.write(info, _ENTRY, ENTRY_VERSION))
+    return Entry(info, document.write(info, _ENTRY, VERSION))
 
 
 def encode(totals: Totals, entries: Iterable[Entry]) -> list[bytes]:
-    return [document.write(totals, _HEAD, HEAD_VERSION), *[entry.line for entry in entries]]
+    return [document.write(totals, _HEAD, VERSION), *[entry.line for entry in entries]]
 
 
 def decode(data: bytes, name: str) -> Page:
@@ -58,8 +56,7 @@ def decode(data: bytes, name: str) -> Page:
 
 def _read(line: bytes, kind: str, record: type, name: str) -> object | None:
     try:
-        versions = dict.fromkeys(range(1, ENTRY_VERSION + 1), record)
-        value: object = document.read(line, kind, versions, name)
+        value: object = document.read(line, kind, {VERSION: record}, name)
     except CheckpointCorrupt:
         return None
     return value

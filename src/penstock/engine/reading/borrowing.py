@@ -57,7 +57,8 @@ def borrow(
     """What was asked for. Its files stay for so long after it was last read."""
     for _ in range(TRIES_MAX):
         manifest, table = request.find(store)
-        lease = take(store, manifest.checkpoint, borrower, for_ms) if table.files else None
+        files = table.files
+        lease = take(store, manifest.checkpoint, borrower, for_ms, files) if files else None
         if lease is None or is_there(store, manifest.checkpoint):
             return Borrowed(manifest.checkpoint, table, lease)
         give_back(store, lease)
