@@ -8,10 +8,15 @@ import shutil
 import tempfile
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 settings.register_profile("any speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("any speed")
+settings.register_profile(
+    "a failure is wanted",
+    settings.get_profile("any speed"),
+    phases=[phase for phase in Phase if phase not in (Phase.shrink, Phase.explain)],
+)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "any speed"))
 
 PROGRAMS = (
     "cli/",

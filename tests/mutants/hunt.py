@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import io
 import logging
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
@@ -181,6 +182,7 @@ def _pytest(tests: Iterable[str], failures: _Failures, mutant: Mutant | None) ->
     options += ["-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning"]
     bug = nullcontext() if mutant is None else mutant.enter()
     silence = io.StringIO()
+    os.environ["HYPOTHESIS_PROFILE"] = "a failure is wanted"
     with bug, redirect_stdout(silence), redirect_stderr(silence):
         return pytest.main([*options, *tests], plugins=[failures])
 
