@@ -16,7 +16,7 @@ from penstock.ports.control import LaunchEnded, Received
 from penstock.protocol import restart
 from penstock.protocol.ids import AttemptId, CheckpointId, WorkerId
 from penstock.protocol.lifecycle import JobMachine, LifecycleConfig
-from penstock.protocol.messages import Decline
+from penstock.protocol.messages import Decline, SnapshotOrder
 from penstock.protocol.phases import Outcome
 from penstock.state.table import KeyedTable
 from tests.engine.kit import Do, ListSink, NumberSource
@@ -42,7 +42,7 @@ class Counted(Do):
         self.table = KeyedTable("seen", keys, values, context.max_parallelism)
         self.table.slots_of([pa.array([1], pa.int64())])
 
-    def freeze(self, checkpoint: CheckpointId) -> FrozenOperator:
+    def freeze(self, order: SnapshotOrder) -> FrozenOperator:
         return FrozenOperator(tables=(self.table.freeze(),))
 
 

@@ -20,7 +20,7 @@ from penstock.engine.operators.rows import checked_batch, checked_rows
 from penstock.engine.operators.value_state import ValueState
 from penstock.errors import ConfigError, PlanError
 from penstock.plan.schema import parse_schema
-from penstock.protocol.ids import CheckpointId
+from penstock.protocol.messages import SnapshotOrder
 
 
 class ProcessContext:
@@ -130,7 +130,7 @@ class Process(Operator):
             state.end_batch()
         return out
 
-    def freeze(self, checkpoint: CheckpointId) -> FrozenOperator:
+    def freeze(self, order: SnapshotOrder) -> FrozenOperator:
         return FrozenOperator(tables=tuple(state.freeze() for state in self._states.values()))
 
     def close(self) -> None:
