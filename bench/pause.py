@@ -22,6 +22,7 @@ from bench.waiting import wait_for
 from bench.workload import INT_SCHEMA, OPERATOR, rows_function, w1
 from penstock.engine.worker.segment_files import SegmentFiles
 from penstock.protocol.ids import AttemptId, CheckpointId, SlotId
+from penstock.protocol.messages import SnapshotOrder
 from penstock.shells.spark.entry import tune_process
 from penstock.storage.memory import MemoryStore
 from penstock.wire.paths import WorkerFile
@@ -102,7 +103,7 @@ def loop(keys: int, snapshots: int) -> dict[str, list[float]]:
     for number in range(snapshots):
         measured["before_ms"].append(max(gap_ms() for _ in range(BATCHES_BEFORE)))
         began_s = time.perf_counter()
-        (frozen,) = operator.freeze(number + 1).tables
+        (frozen,) = operator.freeze(SnapshotOrder(CheckpointId(number + 1))).tables
         freeze_ms = (time.perf_counter() - began_s) * 1000
         place = WorkerFile(CheckpointId(number + 1), SlotId(0), AttemptId(1))
         out = SegmentFiles(MemoryStore(), place, inline_bytes_max=0)

@@ -18,6 +18,7 @@ from penstock.engine.operators.aggregate import RunningAggregate
 from penstock.engine.operators.base import FrozenOperator
 from penstock.engine.worker.inputs import ChannelRows
 from penstock.protocol.ids import CheckpointId
+from penstock.protocol.messages import SnapshotOrder
 from penstock.state import aggregates as agg
 from penstock.storage.local import LocalStore
 from penstock.wire import paths
@@ -63,7 +64,7 @@ def root(tmp_path: Path) -> Path:
         store,
         {
             "orders": [FrozenOperator(lanes={i: {"row": 30}}) for i in range(2)],
-            "totals": [each.freeze(CheckpointId(7)) for each in totals],
+            "totals": [each.freeze(SnapshotOrder(CheckpointId(7))) for each in totals],
         },
         number=7,
         max_parallelism=8,

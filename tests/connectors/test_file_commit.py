@@ -21,6 +21,7 @@ from penstock.engine.operators.connect import SinkOperator
 from penstock.engine.worker.committing import Commits
 from penstock.errors import CommitError
 from penstock.protocol.ids import CheckpointId
+from penstock.protocol.messages import SnapshotOrder
 from penstock.protocol.snapshot import Plain
 from tests.engine.kit import HeldBackground, ManualClock
 from tests.storage.small_disk import small_disk
@@ -148,7 +149,7 @@ def test_the_engine_repeats_a_commit_whose_answer_was_lost(
     operator._writer = place.sink.writer(context())
     operator._committer = place.committer()
     operator._writer.write(rows(1))
-    operator.freeze(CheckpointId(1))
+    operator.freeze(SnapshotOrder(CheckpointId(1)))
 
     def move_and_lose(real: Any, *arguments: Any) -> None:
         real(*arguments)

@@ -31,7 +31,7 @@ from penstock.ports.channel import Barrier, Frame
 from penstock.ports.control import DriverLost
 from penstock.ports.store import CheckpointStore
 from penstock.protocol.ids import AttemptId, CheckpointId, SlotId
-from penstock.protocol.messages import Deploy, FromWorker, ToWorker
+from penstock.protocol.messages import Deploy, FromWorker, SnapshotOrder, ToWorker
 from penstock.protocol.snapshot import Plain, SubtaskSnapshot
 from penstock.storage.memory import MemoryStore
 
@@ -84,6 +84,10 @@ class HeldBackground:
         self.waiting.clear()
 
 
+def barrier(checkpoint: CheckpointId, urgent: bool = False) -> Barrier:
+    return Barrier(SnapshotOrder(checkpoint, urgent=urgent))
+
+
 class ShortChannel:
     """An output with room for `room` frames. Its reader `confirms` every barrier at once, or none."""
 
@@ -100,7 +104,7 @@ class ShortChannel:
             return False
         self.frames.append(frame)
         if self.confirms and isinstance(frame, Barrier):
-            self.confirm(frame.checkpoint)
+            self.confirm(frame.order.id)
         return True
 
     def try_receive(self) -> Frame | None:
@@ -181,7 +185,7 @@ class Do(Operator):
         self.work(batch)
         return (batch,)
 
-    def freeze(self, checkpoint: CheckpointId) -> FrozenOperator:
+    def freeze(self, order: SnapshotOrder) -> FrozenOperator:
         self._maybe_fail("freeze")
         return FrozenOperator()
 

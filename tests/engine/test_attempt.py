@@ -19,7 +19,15 @@ from penstock.plan.graph import Broadcast, Hash, Input, LogicalGraph, Node
 from penstock.protocol.alignment import Alignment
 from penstock.protocol.counting import Counting
 from penstock.protocol.ids import AttemptId, CheckpointId, SlotId, SubtaskId
-from penstock.protocol.messages import Ack, Committed, Decline, Finished, Live, SnapshotKind, Sync
+from penstock.protocol.messages import (
+    Ack,
+    Committed,
+    Decline,
+    Finished,
+    SnapshotKind,
+    SnapshotOrder,
+    Sync,
+)
 from penstock.protocol.snapshot import Segment
 from penstock.state.aggregates import count
 from penstock.state.frozen import Out
@@ -67,7 +75,7 @@ def test_one_answer_per_worker_when_all_its_subtasks_have_taken_theirs() -> None
     """C2."""
     bench = Bench(two_tasks(NumberSource(100), ListSink()))
     bench.step(3)
-    bench.attempt.trigger(N1, CHECKPOINT)
+    bench.attempt.trigger(SnapshotOrder(N1, CHECKPOINT))
     bench.background.poll()
     assert bench.said(Ack) == []
     bench.step(5)
@@ -84,7 +92,7 @@ def test_a_workers_state_is_one_file_or_none_where_it_is_small(
     graph = two_tasks(NumberSource(100), ListSink(), count_per_key)
     bench = Bench(graph, inline_bytes_max=inline_bytes_max)
     bench.step(3)
-    bench.attempt.trigger(N1, CHECKPOINT)
+    bench.attempt.trigger(SnapshotOrder(N1, CHECKPOINT))
     bench.step(6)
     (ack,) = bench.said(Ack)
     (segment,) = [
@@ -99,7 +107,7 @@ def test_a_snapshot_has_just_the_rows_before_the_source_positions() -> None:
     """C2, B2, I2, bug-B4: what the sink has pre-committed is what lies before the position."""
     bench = Bench(two_tasks(NumberSource(100), ListSink()))
     bench.step(4)
-    bench.attempt.trigger(N1, CHECKPOINT)
+    bench.attempt.trigger(SnapshotOrder(N1, CHECKPOINT))
     bench.step(6)
     (ack,) = bench.said(Ack)
     position = lanes(ack)[0]
@@ -112,7 +120,7 @@ def test_the_stream_goes_on_while_the_snapshot_is_written() -> None:
     bench = Bench(pipeline(NumberSource(40), sink))
     bench.step(2)
     bench.background.held = True
-    bench.attempt.trigger(N1, CHECKPOINT)
+    bench.attempt.trigger(SnapshotOrder(N1, CHECKPOINT))
     before = bench.attempt.subtasks[0].chain.counts()[0][2]
     bench.step(5)
     assert bench.attempt.subtasks[0].chain.counts()[0][2] > before
@@ -129,7 +137,7 @@ def test_a_write_that_fails_declines_the_snapshot() -> None:
     count_per_key = partial(RunningAggregate, ("n",), {"rows": count()})
     graph = pipeline(NumberSource(10), ListSink(), count_per_key)
     bench = Bench(graph, store=FullStore(), inline_bytes_max=0)
-    bench.attempt.trigger(N1, CHECKPOINT)
+    bench.attempt.trigger(SnapshotOrder(N1, CHECKPOINT))
     bench.background.poll()
     (decline,) = bench.said(Decline)
     assert "no space left on device" in decline.reason
@@ -142,7 +150,7 @@ def test_rows_that_cannot_be_made_durable_fail_the_attempt() -> None:
     sink.prepare_error = OSError("quota exceeded")
     bench = Bench(pipeline(NumberSource(10), sink))
     bench.step(2)
-    bench.attempt.trigger(N1, CHECKPOINT)
+    bench.attempt.trigger(SnapshotOrder(N1, CHECKPOINT))
     bench.background.poll()
     assert bench.said(Decline) == bench.said(Ack) == []
     with pytest.raises(CommitError, match="sink 'out'.*quota exceeded"):
@@ -154,11 +162,11 @@ def test_a_transaction_of_an_aborted_snapshot_goes_with_the_next() -> None:
     sink = ListSink()
     bench = Bench(pipeline(NumberSource(100), sink))
     bench.step(2)
-    bench.attempt.trigger(N1, CHECKPOINT)
+    bench.attempt.trigger(SnapshotOrder(N1, CHECKPOINT))
     bench.step(1)
     bench.attempt.abort(N1)
     bench.step(2)
-    bench.attempt.trigger(N2, CHECKPOINT)
+    bench.attempt.trigger(SnapshotOrder(N2, CHECKPOINT))
     bench.step(1)
     second = bench.said(Ack)[-1]
     assert second.checkpoint == N2
@@ -173,7 +181,7 @@ def test_nothing_is_visible_before_the_checkpoint_is_complete() -> None:
     sink = ListSink()
     bench = Bench(pipeline(NumberSource(20), sink))
     bench.step(3)
-    bench.attempt.trigger(N1, CHECKPOINT)
+    bench.attempt.trigger(SnapshotOrder(N1, CHECKPOINT))
     bench.step(5)
     assert sink.visible == {}
     bench.attempt.completed(N1)
@@ -187,9 +195,9 @@ def test_a_commit_covers_nothing_of_the_next_snapshot() -> None:
     sink = ListSink()
     bench = Bench(pipeline(NumberSource(100), sink))
     bench.step(3)
-    bench.attempt.trigger(N1, CHECKPOINT)
+    bench.attempt.trigger(SnapshotOrder(N1, CHECKPOINT))
     bench.step(3)
-    bench.attempt.trigger(N2, CHECKPOINT)
+    bench.attempt.trigger(SnapshotOrder(N2, CHECKPOINT))
     bench.step(1)
     bench.attempt.completed(N1)
     bench.step(1)
@@ -205,7 +213,7 @@ def test_a_finished_subtask_takes_part_in_later_snapshots() -> None:
     bench = Bench(two_tasks(NumberSource(6), sink))
     bench.run_out()
     assert bench.said(Finished)[-1].subtasks == (SubtaskId(0, 0), SubtaskId(1, 0))
-    bench.attempt.trigger(N1, FINAL)
+    bench.attempt.trigger(SnapshotOrder(N1, FINAL))
     bench.step(1)
     (ack,) = bench.said(Ack)
     assert all(part.finished for part in ack.snapshots)
@@ -217,7 +225,7 @@ def test_a_finished_subtask_takes_part_in_later_snapshots() -> None:
 def test_a_source_pauses_behind_a_stop_barrier_and_goes_on_when_it_is_aborted() -> None:
     bench = Bench(pipeline(NumberSource(1_000), ListSink()))
     bench.step(2)
-    bench.attempt.trigger(N1, STOP)
+    bench.attempt.trigger(SnapshotOrder(N1, STOP))
     emitted = bench.attempt.subtasks[0].chain.counts()[0][2]
     bench.step(5)
     assert bench.attempt.subtasks[0].chain.counts()[0][2] == emitted
@@ -230,7 +238,7 @@ def test_a_source_pauses_behind_a_stop_barrier_and_goes_on_when_it_is_aborted() 
 def test_a_plain_snapshot_pauses_nothing() -> None:
     """B2."""
     bench = Bench(pipeline(NumberSource(1_000), ListSink()))
-    bench.attempt.trigger(N1, CHECKPOINT)
+    bench.attempt.trigger(SnapshotOrder(N1, CHECKPOINT))
     bench.step(3)
     assert bench.attempt.subtasks[0].chain.counts()[0][2] > 0
 
@@ -249,7 +257,7 @@ def test_a_restored_attempt_goes_on_where_the_snapshot_was_and_commits_what_it_p
     sink = ListSink()
     first = Bench(pipeline(NumberSource(30), sink))
     first.step(4)
-    first.attempt.trigger(N1, CHECKPOINT)
+    first.attempt.trigger(SnapshotOrder(N1, CHECKPOINT))
     first.step(3)
     (ack,) = first.said(Ack)
     first.attempt.close()
@@ -257,7 +265,7 @@ def test_a_restored_attempt_goes_on_where_the_snapshot_was_and_commits_what_it_p
     assert sink.numbers == list(range(lanes(ack)[0]))
     assert sink.aborted_for[-1] == 2
     second.run_out()
-    second.attempt.trigger(N2, FINAL)
+    second.attempt.trigger(SnapshotOrder(N2, FINAL))
     second.step(1)
     second.attempt.completed(N2)
     second.step(1)
@@ -269,7 +277,7 @@ def test_committing_the_same_promise_again_changes_nothing() -> None:
     sink = ListSink()
     first = Bench(pipeline(NumberSource(30), sink))
     first.step(4)
-    first.attempt.trigger(N1, CHECKPOINT)
+    first.attempt.trigger(SnapshotOrder(N1, CHECKPOINT))
     first.step(3)
     (ack,) = first.said(Ack)
     first.attempt.completed(N1)
@@ -289,7 +297,7 @@ def test_the_table_of_live_snapshots_heals_a_lost_trigger_and_a_lost_notice() ->
     sink = ListSink()
     bench = Bench(pipeline(NumberSource(1_000), sink))
     bench.step(2)
-    table = Sync(bench.attempt.id, (Live(N1, STOP),), N1, CheckpointId(0))
+    table = Sync(bench.attempt.id, (SnapshotOrder(N1, STOP),), N1, CheckpointId(0))
     bench.attempt.sync(table)
     bench.step(1)
     assert [ack.checkpoint for ack in bench.said(Ack)] == [N1]
@@ -301,7 +309,7 @@ def test_the_table_of_live_snapshots_heals_a_lost_trigger_and_a_lost_notice() ->
 def test_the_table_of_live_snapshots_ends_one_whose_abort_was_lost() -> None:
     """B11: its barrier, which is on its way, starts nothing."""
     bench = Bench(two_tasks(NumberSource(1_000), ListSink()))
-    bench.attempt.trigger(N1, CHECKPOINT)
+    bench.attempt.trigger(SnapshotOrder(N1, CHECKPOINT))
     bench.attempt.sync(Sync(bench.attempt.id, (), N1, CheckpointId(0)))
     bench.step(5)
     assert bench.said(Ack) == []
@@ -309,9 +317,9 @@ def test_the_table_of_live_snapshots_ends_one_whose_abort_was_lost() -> None:
 
 def test_an_answer_that_was_lost_is_said_again_and_not_all_the_time() -> None:
     bench = Bench(pipeline(NumberSource(1_000), ListSink()))
-    bench.attempt.trigger(N1, CHECKPOINT)
+    bench.attempt.trigger(SnapshotOrder(N1, CHECKPOINT))
     bench.step(1)
-    table = Sync(bench.attempt.id, (Live(N1, CHECKPOINT),), N1, CheckpointId(0))
+    table = Sync(bench.attempt.id, (SnapshotOrder(N1, CHECKPOINT),), N1, CheckpointId(0))
     for _ in range(4):
         bench.attempt.sync(table)
     assert len(bench.said(Ack)) == 1
@@ -327,7 +335,7 @@ def test_an_answer_that_was_lost_is_said_again_and_not_all_the_time() -> None:
 def test_a_snapshot_that_is_too_new_for_the_table_is_left_alone() -> None:
     """The table may be older than the trigger that overtook it."""
     bench = Bench(two_tasks(NumberSource(1_000), ListSink()))
-    bench.attempt.trigger(N2, CHECKPOINT)
+    bench.attempt.trigger(SnapshotOrder(N2, CHECKPOINT))
     bench.attempt.sync(Sync(bench.attempt.id, (), N1, CheckpointId(0)))
     bench.step(5)
     assert [ack.checkpoint for ack in bench.said(Ack)] == [N2]
@@ -350,7 +358,7 @@ class Keeping(Do):
         super().__init__()
         self.kept: list[Kept] = []
 
-    def freeze(self, checkpoint: CheckpointId) -> FrozenOperator:
+    def freeze(self, order: SnapshotOrder) -> FrozenOperator:
         self.kept.append(Kept())
         return FrozenOperator(tables=(self.kept[-1],))
 
@@ -373,7 +381,7 @@ def test_a_snapshot_that_is_over_holds_on_to_no_state(end: str) -> None:
     ]
     bench = Bench(LogicalGraph(tuple(nodes)))
     bench.step(2)
-    bench.attempt.trigger(N1, CHECKPOINT)
+    bench.attempt.trigger(SnapshotOrder(N1, CHECKPOINT))
     (frozen,) = kept_in(bench)
     assert frozen.held
     match end:
@@ -404,7 +412,7 @@ def test_a_transaction_with_nothing_in_it_is_not_promised() -> None:
     sink.prepared = lambda: None
     bench = Bench(pipeline(NumberSource(100), sink))
     bench.step(2)
-    bench.attempt.trigger(N1, CHECKPOINT)
+    bench.attempt.trigger(SnapshotOrder(N1, CHECKPOINT))
     bench.step(2)
     (ack,) = bench.said(Ack)
     assert [p.operators["out"].transactions for p in ack.snapshots] == [()]
@@ -419,7 +427,7 @@ def test_what_is_committed_is_not_promised_again() -> None:
     bench = Bench(pipeline(NumberSource(1_000), ListSink()))
     for checkpoint in (N1, N2):
         bench.step(3)
-        bench.attempt.trigger(checkpoint, CHECKPOINT)
+        bench.attempt.trigger(SnapshotOrder(checkpoint, CHECKPOINT))
         bench.step(2)
         bench.attempt.completed(checkpoint)
         bench.step(2)
@@ -458,7 +466,7 @@ def test_a_closed_attempt_says_nothing_whatever_ends_late() -> None:
     bench = Bench(pipeline(NumberSource(100), sink))
     bench.step(2)
     bench.background.held = True
-    bench.attempt.trigger(N1, CHECKPOINT)
+    bench.attempt.trigger(SnapshotOrder(N1, CHECKPOINT))
     bench.attempt.completed(N1)
     bench.attempt.close()
     said = len(bench.sent)
@@ -482,7 +490,7 @@ def test_a_slow_operator_works_in_slices_and_the_barrier_waits_for_the_last_one(
 
     bench = Bench(two_tasks(NumberSource(64, step=16), sink, lambda: Do(slow)))
     bench.step(4)
-    bench.attempt.trigger(N1, CHECKPOINT)
+    bench.attempt.trigger(SnapshotOrder(N1, CHECKPOINT))
     bench.run_out()
     bench.step(3)
     assert sizes[0] == 16

@@ -13,6 +13,7 @@ from penstock.errors import InvariantBroken
 from penstock.plan.graph import Forward, Hash, Input, LogicalGraph, Node
 from penstock.plan.physical import make_plan
 from penstock.protocol.ids import CheckpointId
+from penstock.protocol.messages import SnapshotOrder
 from tests.engine.kit import SCHEMA, Do, numbers, rows
 
 
@@ -77,7 +78,7 @@ def test_it_knows_which_operator_failed(moment: str) -> None:
         if moment == "open":
             chain.open(lambda name: None)  # type: ignore[arg-type, return-value]
         else:
-            chain.freeze(CheckpointId(1))
+            chain.freeze(SnapshotOrder(CheckpointId(1)))
     assert chain.current == "bad"
 
 

@@ -11,7 +11,7 @@ from penstock.engine.worker.committing import FIRST_PAUSE_MS, TRIES_MAX
 from penstock.errors import CommitError
 from penstock.plan.graph import Forward, Input, LogicalGraph, Node
 from penstock.protocol.ids import CheckpointId
-from penstock.protocol.messages import Ack, Committed, SnapshotKind
+from penstock.protocol.messages import Ack, Committed, SnapshotKind, SnapshotOrder
 from tests.engine.kit import Bench, ListSink, NumberSource, pipeline
 
 N1, N2 = CheckpointId(1), CheckpointId(2)
@@ -20,7 +20,7 @@ N1, N2 = CheckpointId(1), CheckpointId(2)
 def with_one_complete(sink: ListSink) -> Bench:
     bench = Bench(pipeline(NumberSource(1_000), sink))
     bench.step(3)
-    bench.attempt.trigger(N1, SnapshotKind.CHECKPOINT)
+    bench.attempt.trigger(SnapshotOrder(N1, SnapshotKind.CHECKPOINT))
     bench.step(2)
     assert bench.said(Ack)
     bench.attempt.completed(N1)
@@ -60,7 +60,7 @@ def test_a_later_checkpoint_commits_what_an_earlier_one_could_not() -> None:
     sink.fail_commits = 1
     bench = with_one_complete(sink)
     bench.step(1)
-    bench.attempt.trigger(N2, SnapshotKind.CHECKPOINT)
+    bench.attempt.trigger(SnapshotOrder(N2, SnapshotKind.CHECKPOINT))
     bench.step(2)
     bench.attempt.completed(N2)
     bench.step(int(FIRST_PAUSE_MS) + 10)
@@ -82,7 +82,7 @@ def test_being_told_twice_commits_once() -> None:
 def test_a_checkpoint_without_rows_is_committed_too() -> None:
     """E3, bug-F17: an empty epoch is confirmed like any other."""
     bench = Bench(pipeline(NumberSource(10, ready=0), ListSink()))
-    bench.attempt.trigger(N1, SnapshotKind.CHECKPOINT)
+    bench.attempt.trigger(SnapshotOrder(N1, SnapshotKind.CHECKPOINT))
     bench.step(2)
     bench.attempt.completed(N1)
     bench.step(1)
@@ -99,7 +99,7 @@ def test_with_the_last_commit_goes_what_lost_workers_have_staged_since(
     bench = Bench(pipeline(NumberSource(rows), sink), attempt=7)
     bench.step(3)
     assert sink.aborted_for == [7], "when it began"
-    bench.attempt.trigger(N1, kind)
+    bench.attempt.trigger(SnapshotOrder(N1, kind))
     bench.step(2)
     bench.attempt.completed(N1)
     bench.step(2)
@@ -112,7 +112,7 @@ def test_a_last_clean_up_that_fails_is_tried_again_before_anybody_is_told() -> N
     sink = ListSink()
     bench = Bench(pipeline(NumberSource(0), sink))
     sink.fail_aborts = 1
-    bench.attempt.trigger(N1, SnapshotKind.FINAL)
+    bench.attempt.trigger(SnapshotOrder(N1, SnapshotKind.FINAL))
     bench.step(2)
     bench.attempt.completed(N1)
     bench.step(2)
@@ -150,7 +150,7 @@ def with_two_sinks(first: ListSink, second: ListSink) -> Bench:
 
 
 def complete(bench: Bench, checkpoint: CheckpointId) -> None:
-    bench.attempt.trigger(checkpoint, SnapshotKind.CHECKPOINT)
+    bench.attempt.trigger(SnapshotOrder(checkpoint, SnapshotKind.CHECKPOINT))
     bench.step(2)
     bench.attempt.completed(checkpoint)
 
@@ -206,7 +206,7 @@ def test_an_older_notice_that_comes_late_takes_nothing_back() -> None:
     bench.step(3)
     sink.fail_commits = 1
     for checkpoint in (N1, N2):
-        bench.attempt.trigger(checkpoint, SnapshotKind.CHECKPOINT)
+        bench.attempt.trigger(SnapshotOrder(checkpoint, SnapshotKind.CHECKPOINT))
         bench.step(3)
     bench.attempt.completed(N2)
     bench.step(1)

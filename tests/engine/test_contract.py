@@ -11,6 +11,7 @@ from penstock.connectors.base import Sink, Source, Wait
 from penstock.engine.operators.connect import SinkOperator, SourceOperator
 from penstock.errors import PlanError
 from penstock.protocol.ids import CheckpointId
+from penstock.protocol.messages import SnapshotOrder
 from tests.engine.kit import NumberSource
 from tests.engine.test_sink_promises import CommitLog, context
 
@@ -82,4 +83,4 @@ def test_positions_that_no_checkpoint_can_keep_are_refused(positions: Any, told:
     assert operator._reader is not None
     operator._reader.positions = lambda: positions  # type: ignore[method-assign]
     with pytest.raises(PlanError, match=told):
-        operator.freeze(CheckpointId(1))
+        operator.freeze(SnapshotOrder(CheckpointId(1)))

@@ -20,12 +20,13 @@ from penstock.errors import ConfigError, PlanError
 from penstock.ports.channel import Barrier, Batch
 from penstock.protocol import restart
 from penstock.protocol.ids import CheckpointId
+from penstock.protocol.messages import SnapshotKind, SnapshotOrder
 from penstock.protocol.phases import Outcome
 from penstock.protocol.snapshot import OperatorSnapshot
 from penstock.storage.memory import MemoryStore
 from penstock.testing import FaultySink, fail_before, simulate
 from tests.engine import kit, test_subtask
-from tests.engine.kit import SCHEMA, ListSink, NumberSource, rows
+from tests.engine.kit import SCHEMA, ListSink, NumberSource, barrier, rows
 from tests.engine.whole_job import Job
 from tests.state.helpers import segment_of
 
@@ -74,7 +75,7 @@ class Place:
 
     def checkpoint(self, number: int, complete: bool = True) -> OperatorSnapshot:
         """What the checkpoint keeps."""
-        frozen = self.operator.freeze(CheckpointId(number))
+        frozen = self.operator.freeze(SnapshotOrder(CheckpointId(number)))
         segments = tuple(segment_of(table) for table in frozen.tables)
         made = [entry.get() for entry in frozen.transactions]
         work = self.operator.commit_work(CheckpointId(number)) if complete else None
@@ -239,12 +240,16 @@ def test_a_barrier_carries_that_it_is_the_last_to_who_has_not_heard_of_it() -> N
     operator.hold_nothing_back = lambda: told.append("last")  # type: ignore[method-assign]
     n1, n2 = CheckpointId(1), CheckpointId(2)
     for channel in (bench.a, bench.b):
-        channel.frames += [Batch(rows(1)), Barrier(n1), Barrier(n2, last=True)]
+        channel.frames += [
+            Batch(rows(1)),
+            barrier(n1),
+            Barrier(SnapshotOrder(n2, SnapshotKind.STOP)),
+        ]
     while bench.subtask.step():
         pass
     assert told == ["last"]
     barriers = [frame for frame in bench.out.frames if isinstance(frame, Barrier)]
-    assert barriers == [Barrier(n1), Barrier(n2, last=True)]
+    assert barriers == [barrier(n1), Barrier(SnapshotOrder(n2, SnapshotKind.STOP))]
 
 
 def test_held_rows_survive_every_schedule_of_a_simulation() -> None:

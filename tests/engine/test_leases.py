@@ -16,6 +16,7 @@ from penstock.engine.reading.borrowing import Borrowed, borrow
 from penstock.engine.reading.stored import TRIES_MAX
 from penstock.errors import ConfigError, StorageError
 from penstock.protocol.ids import CheckpointId
+from penstock.protocol.messages import SnapshotOrder
 from penstock.state.aggregates import count
 from penstock.storage.local import LocalStore
 from penstock.storage.memory import MemoryStore
@@ -49,7 +50,7 @@ def store(tmp_path: Path) -> LocalStore:
 
 def put(store: LocalStore | MemoryStore, number: int) -> None:
     subtasks = fed(partial(RunningAggregate, ("k",), {"n": count()}), numbered(ROWS), ["k"], 2, 8)
-    frozen = [each.freeze(CheckpointId(number)) for each in subtasks]
+    frozen = [each.freeze(SnapshotOrder(CheckpointId(number))) for each in subtasks]
     checkpoint(store, {"totals": frozen}, number=number, max_parallelism=8)
 
 

@@ -14,7 +14,16 @@ from penstock.errors import StorageError
 from penstock.ports.control import LaunchEnded, Received
 from penstock.protocol import restart
 from penstock.protocol.ids import AttemptId, CheckpointId, SubtaskId, WorkerId
-from penstock.protocol.messages import Ack, Deploy, Drop, Failed, Notify, Sync, Trigger
+from penstock.protocol.messages import (
+    Ack,
+    Deploy,
+    Drop,
+    Failed,
+    Notify,
+    SnapshotOrder,
+    Sync,
+    Trigger,
+)
 from penstock.protocol.phases import Ending, Outcome
 from penstock.protocol.recovery import IDS_RESERVED
 from penstock.protocol.snapshot import Segment, SubtaskSnapshot
@@ -220,8 +229,8 @@ def test_a_second_driver_goes_on_where_the_first_was_killed() -> None:
     second = Job(NumberSource(500), sink, store=store, driver="driver-b")
     assert second.run() is Outcome.FINISHED
     assert sink.numbers == list(range(500))
-    used = [message.checkpoint for message in first.workers.sent if isinstance(message, Trigger)]
-    new = [message.checkpoint for message in second.workers.sent if isinstance(message, Trigger)]
+    used = [message.order.id for message in first.workers.sent if isinstance(message, Trigger)]
+    new = [message.order.id for message in second.workers.sent if isinstance(message, Trigger)]
     assert min(new) > max(used)
 
 
@@ -298,7 +307,7 @@ def test_what_stays_after_a_failure_is_what_was_asked_for(retain: str, stays: bo
 class Big(Do):
     """Has state that is too large for the metadata."""
 
-    def freeze(self, checkpoint: CheckpointId) -> FrozenOperator:
+    def freeze(self, order: SnapshotOrder) -> FrozenOperator:
         return FrozenOperator((BigTable(),))
 
 
@@ -599,3 +608,16 @@ def test_a_checkpoint_that_is_asked_for_before_the_job_runs_is_taken_when_it_doe
     assert job.manager.status == "starting"
     job.manager.request_checkpoint()
     job.until(job.completed(1))
+
+
+def test_everyone_who_asks_for_a_checkpoint_is_told_which_is_theirs() -> None:
+    """C1: two at once, and one under way that was triggered before they asked."""
+    job = Job(NumberSource(1_000_000), ListSink(), every_ms=None)
+    told: list[tuple[str, int]] = []
+    job.manager.request_checkpoint()
+    job.until(lambda: bool(job.manager.coordinator.live()))
+    for who in ("a", "b"):
+        job.manager.request_checkpoint(lambda checkpoint, who=who: told.append((who, checkpoint)))
+    assert told == []
+    job.until(job.completed(3))
+    assert told == [("a", 2), ("b", 3)]

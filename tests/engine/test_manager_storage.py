@@ -190,7 +190,7 @@ def with_a_file_of_a_snapshot_that_nobody_answers() -> tuple[Job, str]:
     job.until(job.completed(1))
     job.workers.miss = Ack
     job.until(lambda: bool(job.manager.coordinator.live()))
-    checkpoint = job.manager.coordinator.live()[0].checkpoint
+    checkpoint = job.manager.coordinator.live()[0].id
     file = paths.worker_file(checkpoint, SlotId(0), AttemptId(1))
     job.store.write(file, [b"state"])
     return job, file

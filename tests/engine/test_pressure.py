@@ -7,6 +7,7 @@ import pytest
 from penstock.engine.worker.metrics import attempt_metrics
 from penstock.engine.worker.pressure import WINDOW_MS, Pressure
 from penstock.ports.channel import Batch
+from penstock.protocol.messages import SnapshotOrder
 from tests.engine.kit import ManualClock, rows
 from tests.engine.test_subtask import N1, Bench
 
@@ -55,7 +56,7 @@ def test_a_subtask_that_waits_for_word_of_an_urgent_barrier_is_pressed_too() -> 
     """B7: its reader has not processed what came before."""
     bench = Bench()
     bench.out.confirms = False
-    bench.subtask.outputs.barrier(N1, urgent=True)
+    bench.subtask.outputs.barrier(SnapshotOrder(N1, urgent=True))
     after_a_window(bench)
     assert after_a_window(bench) == 1.0
     bench.out.confirm(N1)

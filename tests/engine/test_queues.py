@@ -11,7 +11,7 @@ from penstock.engine.later import Later
 from penstock.engine.serial import Serial, State
 from penstock.errors import StorageError
 from penstock.protocol.coordinator import Coordinator, CoordinatorConfig
-from penstock.protocol.ids import AttemptId, CheckpointId, SubtaskId
+from penstock.protocol.ids import AttemptId, CheckpointId, RequestId, SubtaskId
 from penstock.protocol.phases import Outcome
 from penstock.protocol.snapshot import SubtaskSnapshot
 from penstock.storage.memory import MemoryStore
@@ -127,7 +127,7 @@ class Bench:
     def persisting(self) -> None:
         """Checkpoint 1 is acknowledged, and nobody knows whether its metadata is there."""
         self.store.write("chk-1/0-1", [b"x"])
-        self.coordinator.request(0.0)
+        self.coordinator.request(RequestId(1), 0.0)
         self.coordinator.acked(AttemptId(1), N1, [SubtaskSnapshot(X, {})], 0.0)
 
     def end(self) -> None:

@@ -27,6 +27,7 @@ from penstock.engine.worker.inputs import ChannelRows
 from penstock.errors import CheckpointCorrupt, ConfigError
 from penstock.plan.keyhash import key_groups, key_hashes
 from penstock.protocol.ids import CheckpointId
+from penstock.protocol.messages import SnapshotOrder
 from penstock.state import aggregates as agg
 from penstock.state.segments import GROUP_FIELD
 from penstock.storage.local import LocalStore
@@ -65,7 +66,7 @@ def totals(
     """A checkpoint with a running aggregate of so many keys."""
     make = partial(RunningAggregate, ("k",), {"n": agg.count(), "total": agg.sum("v")})
     subtasks = fed(make, numbered(rows), ["k"], parallelism, max_parallelism)
-    frozen = [each.freeze(N1) for each in subtasks]
+    frozen = [each.freeze(SnapshotOrder(N1)) for each in subtasks]
     checkpoint(store, {"totals": frozen}, max_parallelism=max_parallelism)
 
 
@@ -135,7 +136,7 @@ def test_a_running_aggregate_is_shown_with_the_results_that_the_job_emits(
     store, keys = MemoryStore(), ("user", "kind")
     make = partial(RunningAggregate, keys, AGGREGATES)
     subtasks = fed(make, batch, keys, parallelism, max_parallelism)
-    frozen = [each.freeze(N1) for each in subtasks]
+    frozen = [each.freeze(SnapshotOrder(N1)) for each in subtasks]
     checkpoint(store, {"totals": frozen}, max_parallelism=max_parallelism)
     schema = table_of(store).schema
     assert schema.names == [*keys, *AGGREGATES, "key_group"]
@@ -174,7 +175,7 @@ def test_the_state_of_a_function_is_shown_without_keys_that_have_none() -> None:
     store = MemoryStore()
     make = partial(Process, LastAmount(), ("user",), schema)
     subtasks = fed(make, pa.RecordBatch.from_pylist(rows, schema), ["user"], 2, 128)
-    checkpoint(store, {"fn": [each.freeze(N1) for each in subtasks]})
+    checkpoint(store, {"fn": [each.freeze(SnapshotOrder(N1)) for each in subtasks]})
     found = rows_of(store, state="last")
     assert list(found[0]) == ["user", "_user", "amount", "key_group", "_key_group"]
     assert {row["user"]: row["amount"] for row in found} == {
@@ -220,7 +221,7 @@ def test_what_the_metadata_says_is_a_table_too() -> None:
     """P5: positions by lane as JSON; operators with their columns as DDL; no file is read for that."""
     store = Watched()
     make = partial(RunningAggregate, ("k",), {"n": agg.count()})
-    totals = [each.freeze(N1) for each in fed(make, numbered(10), ["k"], 2, 8)]
+    totals = [each.freeze(SnapshotOrder(N1)) for each in fed(make, numbered(10), ["k"], 2, 8)]
     lanes = [{0: {"file": "zoë", "at": 5}, 1: None}, {5: [1, 2.5]}]
     sources = [FrozenOperator(lanes=each) for each in lanes]
     checkpoint(store, {"numbers": sources, "totals": totals}, max_parallelism=8)
@@ -327,7 +328,7 @@ def test_a_condition_on_a_part_of_the_key_is_right_though_all_groups_are_read() 
     batch = pa.RecordBatch.from_pylist([typed(i) for i in range(700)], TYPES)
     make = partial(RunningAggregate, ("user", "kind"), {"n": agg.count()})
     subtasks = fed(make, batch, ["user", "kind"], 2, 128)
-    checkpoint(store, {"totals": [each.freeze(N1) for each in subtasks]})
+    checkpoint(store, {"totals": [each.freeze(SnapshotOrder(N1)) for each in subtasks]})
     every = rows_of(store)
     some, _ = only(store, user="zoë")
     assert some == [row for row in every if row["user"] == "zoë"] != []
@@ -363,7 +364,9 @@ def test_a_key_of_any_type_is_found_by_its_text(kind: pa.DataType, value: Any, t
     store = Watched()
     make = partial(RunningAggregate, ("key",), {"n": agg.count()})
     batch = pa.RecordBatch.from_pylist(rows, schema)
-    checkpoint(store, {"t": [each.freeze(N1) for each in fed(make, batch, ["key"], 2, 128)]})
+    checkpoint(
+        store, {"t": [each.freeze(SnapshotOrder(N1)) for each in fed(make, batch, ["key"], 2, 128)]}
+    )
     (row,), reads = only(store, key=text)
     assert row["key"] == value and len(reads) == 1
 
@@ -435,8 +438,8 @@ def test_what_is_meant_must_be_clear_and_be_there() -> None:
     """U4: the error lists what there is, and the likeliest."""
     store = MemoryStore()
     make = partial(RunningAggregate, ("k",), {"n": agg.count()})
-    frozen = [each.freeze(N1) for each in fed(make, numbered(10), ["k"], 1, 128)]
-    more = [each.freeze(N1) for each in fed(make, numbered(10), ["k"], 1, 128)]
+    frozen = [each.freeze(SnapshotOrder(N1)) for each in fed(make, numbered(10), ["k"], 1, 128)]
+    more = [each.freeze(SnapshotOrder(N1)) for each in fed(make, numbered(10), ["k"], 1, 128)]
     checkpoint(store, {"totals": frozen, "others": more}, number=3)
     wrong: dict[str, dict[str, str]] = {
         r"name the operator that is meant; there are: 'totals', 'others'": {},
@@ -468,7 +471,7 @@ def test_the_newest_counts_and_one_that_was_given_up_does_not() -> None:
         frozen = fed(
             partial(RunningAggregate, ("k",), {"n": agg.count()}), numbered(number), ["k"], 1, 128
         )
-        checkpoint(store, {"totals": [frozen[0].freeze(N1)]}, number=number)
+        checkpoint(store, {"totals": [frozen[0].freeze(SnapshotOrder(N1))]}, number=number)
     store.write("chk-9/_metadata", [tombstone(CheckpointId(9))])
     assert len(rows_of(store)) == 4
     assert len(rows_of(store, checkpoint="1")) == 5

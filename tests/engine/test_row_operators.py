@@ -22,6 +22,7 @@ from penstock.errors import ConfigError, PlanError, SchemaError
 from penstock.plan.expressions import col, lit
 from penstock.plan.schema import parse_schema
 from penstock.protocol.ids import CheckpointId
+from penstock.protocol.messages import SnapshotOrder
 from penstock.protocol.snapshot import OperatorSnapshot, Segment
 from penstock.state.segments import read_blocks
 from tests.state.helpers import segment_of
@@ -64,7 +65,7 @@ def rows_of(operator: Operator, batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
 
 def snapshot(operator: Operator) -> OperatorSnapshot:
     """What a checkpoint keeps of an operator, with its bytes inside."""
-    tables = operator.freeze(CheckpointId(1)).tables
+    tables = operator.freeze(SnapshotOrder(CheckpointId(1))).tables
     return OperatorSnapshot(segments=tuple(segment_of(frozen) for frozen in tables))
 
 
@@ -382,7 +383,7 @@ def test_a_frozen_state_does_not_see_what_comes_after_it() -> None:
     """S4: the stream goes on while the snapshot is written."""
     operator = opened(Process(Totals(), KEYS, OUT))
     rows_of(operator, orders(("a", 1), ("b", 1)))
-    frozen = operator.freeze(CheckpointId(1))
+    frozen = operator.freeze(SnapshotOrder(CheckpointId(1)))
     rows_of(operator, orders(("a", 10), ("b", 0), ("c", 1)))
     table = pa.ipc.open_stream(segment_of(frozen.tables[0]).inline).read_all()
     assert dict(zip(table["key.user"].to_pylist(), table["value.n"].to_pylist())) == {
@@ -419,7 +420,7 @@ def test_state_agrees_with_a_dict_whatever_is_frozen_and_restored(steps: list[An
     for step in steps:
         if step == "freeze":
             for operator in operators:
-                operator.freeze(CheckpointId(1))
+                operator.freeze(SnapshotOrder(CheckpointId(1)))
         elif step == "restore":
             operators = _two_subtasks(tuple(snapshot(operator) for operator in operators))
         else:

@@ -19,9 +19,9 @@ from penstock.ports.channel import Barrier, Batch, End
 from penstock.protocol.alignment import Alignment
 from penstock.protocol.counting import Counting
 from penstock.protocol.ids import AttemptId, ChannelId, CheckpointId, SlotId, SubtaskId
-from penstock.protocol.messages import SnapshotKind
+from penstock.protocol.messages import SnapshotKind, SnapshotOrder
 from penstock.storage.memory import MemoryStore
-from tests.engine.kit import SCHEMA, Do, ManualClock, ShortChannel, numbers, rows
+from tests.engine.kit import SCHEMA, Do, ManualClock, ShortChannel, barrier, numbers, rows
 
 A, B = ChannelId(0, 0, 0), ChannelId(0, 1, 0)
 N1, N2 = CheckpointId(1), CheckpointId(2)
@@ -82,34 +82,34 @@ class Bench:
 def test_a_channel_is_not_read_behind_its_barrier_until_the_others_have_theirs() -> None:
     """B3: then it goes on with what waited."""
     bench = Bench()
-    bench.a.frames += [Batch(rows(1)), Barrier(N1), Batch(rows(2))]
+    bench.a.frames += [Batch(rows(1)), barrier(N1), Batch(rows(2))]
     bench.run()
     assert bench.seen == [1]
     assert bench.subtask.reading() == [B]
-    bench.b.frames += [Batch(rows(3)), Barrier(N1)]
+    bench.b.frames += [Batch(rows(3)), barrier(N1)]
     bench.run()
     assert bench.seen == [1, 3, 2]
-    assert bench.left == [[1], [3], Barrier(N1), [2]]
+    assert bench.left == [[1], [3], barrier(N1), [2]]
 
 
 def test_at_least_once_reads_on() -> None:
     """B4."""
     bench = Bench(exactly_once=False)
-    bench.a.frames += [Batch(rows(1)), Barrier(N1), Batch(rows(2))]
+    bench.a.frames += [Batch(rows(1)), barrier(N1), Batch(rows(2))]
     bench.run()
     assert bench.seen == [1, 2]
-    bench.b.frames += [Barrier(N1)]
+    bench.b.frames += [barrier(N1)]
     bench.run()
-    assert bench.left == [[1], [2], Barrier(N1)]
+    assert bench.left == [[1], [2], barrier(N1)]
 
 
 def test_alignment_takes_as_long_as_the_slowest_channel() -> None:
     """C6."""
     bench = Bench()
-    bench.a.frames += [Barrier(N1)]
+    bench.a.frames += [barrier(N1)]
     bench.run()
     bench.clock.now_ms += 500
-    bench.b.frames += [Barrier(N1)]
+    bench.b.frames += [barrier(N1)]
     bench.run()
     (taken,) = bench.subtask.news
     assert isinstance(taken, Taken)
@@ -121,9 +121,9 @@ def test_alignment_takes_as_long_as_the_slowest_channel() -> None:
 def test_the_rows_that_came_in_while_it_was_aligned_are_counted(file: bool) -> None:
     """C6: those of the channels that were not blocked, and none before or behind."""
     bench = Bench()
-    bench.a.frames += [Batch(rows(1, 2)), Barrier(N1), Batch(rows(3))]
+    bench.a.frames += [Batch(rows(1, 2)), barrier(N1), Batch(rows(3))]
     bench.run()
-    bench.b.frames += [Batch(rows(11, 12)), Batch(rows(13)), Barrier(N1), Batch(rows(14))]
+    bench.b.frames += [Batch(rows(11, 12)), Batch(rows(13)), barrier(N1), Batch(rows(14))]
     bench.run()
     (taken,) = bench.subtask.news
     assert isinstance(taken, Taken)
@@ -133,10 +133,27 @@ def test_the_rows_that_came_in_while_it_was_aligned_are_counted(file: bool) -> N
     assert told.timings.alignment_rows == 3
 
 
+@pytest.mark.parametrize("exactly_once", [True, False])
+def test_operators_freeze_what_was_ordered(exactly_once: bool) -> None:
+    """B1, S6: also where the word of the coordinator comes late or never; and the barrier goes on as it came."""
+    bench = Bench(exactly_once)
+    orders: list[SnapshotOrder] = []
+    operator = bench.subtask.chain._operators[0]
+    freeze = operator.freeze
+    operator.freeze = lambda order: orders.append(order) or freeze(order)  # type: ignore[method-assign, func-returns-value]
+    order = SnapshotOrder(N2, SnapshotKind.STOP, base=N1)
+    bench.a.frames += [Barrier(order)]
+    bench.b.frames += [Barrier(order)]
+    bench.run()
+    bench.subtask.trigger(order)
+    assert orders == [order]
+    assert bench.left == [Barrier(order)]
+
+
 def test_an_aborted_alignment_lets_the_blocked_channel_go() -> None:
     """B11."""
     bench = Bench()
-    bench.a.frames += [Barrier(N1), Batch(rows(1))]
+    bench.a.frames += [barrier(N1), Batch(rows(1))]
     bench.run()
     assert bench.seen == []
     bench.subtask.abort(N1)
@@ -147,8 +164,8 @@ def test_an_aborted_alignment_lets_the_blocked_channel_go() -> None:
 def test_a_snapshot_that_was_overtaken_is_given_up_and_said_so() -> None:
     """B11."""
     bench = Bench()
-    bench.a.frames += [Barrier(N1)]
-    bench.b.frames += [Barrier(N2)]
+    bench.a.frames += [barrier(N1)]
+    bench.b.frames += [barrier(N2)]
     bench.run()
     (news,) = bench.subtask.news
     assert isinstance(news, GivenUp)
@@ -163,7 +180,7 @@ def test_a_full_output_stops_reading_and_not_the_barrier_handling_of_others() ->
     bench.run()
     assert bench.seen == [1]
     assert bench.subtask.reading() == []
-    bench.subtask.trigger(N1, SnapshotKind.CHECKPOINT)
+    bench.subtask.trigger(SnapshotOrder(N1, SnapshotKind.CHECKPOINT))
     assert bench.subtask.barriers.pending == {N1}
     bench.out.room = 10
     bench.run()
@@ -178,7 +195,7 @@ def test_it_ends_when_every_input_has() -> None:
     bench.run()
     assert bench.subtask.finished
     assert bench.left == [[1], End()]
-    bench.subtask.trigger(N1, SnapshotKind.FINAL)
+    bench.subtask.trigger(SnapshotOrder(N1, SnapshotKind.FINAL))
     (taken,) = bench.subtask.news
     assert isinstance(taken, Taken)
     assert taken.finished

@@ -16,7 +16,7 @@ from penstock.ports.control import LaunchEnded, Received
 from penstock.protocol import restart
 from penstock.protocol.ids import AttemptId, CheckpointId, WorkerId
 from penstock.protocol.lifecycle import JobMachine, LifecycleConfig
-from penstock.protocol.messages import Decline
+from penstock.protocol.messages import Decline, SnapshotOrder
 from penstock.protocol.phases import Outcome
 from penstock.state.keyed import Keyed
 from tests.engine.kit import Do, ListSink, NumberSource
@@ -43,7 +43,7 @@ class Counted(Do):
         self.table = keyed.table("value", "seen", values)
         self.table.add(keyed.space.upsert([pa.array([1], pa.int64())]).new)
 
-    def freeze(self, checkpoint: CheckpointId) -> FrozenOperator:
+    def freeze(self, order: SnapshotOrder) -> FrozenOperator:
         return FrozenOperator(tables=(self.table.freeze(),))
 
 

@@ -29,6 +29,7 @@ from penstock.protocol.messages import (
     Leave,
     Ready,
     SnapshotKind,
+    SnapshotOrder,
     Start,
     Status,
     Sync,
@@ -225,7 +226,7 @@ def test_an_older_deployment_is_ignored() -> None:
 def test_messages_about_another_attempt_are_dropped() -> None:
     """C7, I18."""
     bench = running()
-    assert bench.tell(Trigger(AttemptId(9), N1, CHECKPOINT)) == []
+    assert bench.tell(Trigger(AttemptId(9), SnapshotOrder(N1, CHECKPOINT))) == []
     bench.worker.step()
     assert not [m for m in bench.driver.sent if isinstance(m, Ack)]
 
@@ -299,7 +300,7 @@ def test_an_exception_in_a_restore_is_a_failure_of_the_attempt() -> None:
 def test_an_exception_in_a_snapshot_is_a_failure_of_the_attempt() -> None:
     """R1."""
     bench = running(broken_at("freeze", RuntimeError("cannot freeze")))
-    (failed,) = bench.tell(Trigger(E1, N1, CHECKPOINT))
+    (failed,) = bench.tell(Trigger(E1, SnapshotOrder(N1, CHECKPOINT)))
     assert isinstance(failed, Failed)
     assert "cannot freeze" in failed.message
 
@@ -323,7 +324,7 @@ def test_a_transaction_that_no_checkpoint_can_keep_is_told_by_the_sink(prepared:
     """E1, S10: and for good, for the next attempt would meet it again."""
     bench = running()
     bench.sink.prepared = prepared
-    bench.tell(Trigger(E1, N1, CHECKPOINT))
+    bench.tell(Trigger(E1, SnapshotOrder(N1, CHECKPOINT)))
     bench.tell()
     (failed,) = [m for m in bench.driver.sent if isinstance(m, Failed)]
     assert failed.operator == "out"
@@ -336,7 +337,7 @@ def test_a_position_that_no_checkpoint_can_keep_is_told_by_the_source() -> None:
     bench = running()
     source = bench.worker.attempt.subtasks[0].chain.source  # type: ignore[union-attr]
     source._reader.at = np.int64(3)  # type: ignore[union-attr]
-    (failed,) = bench.tell(Trigger(E1, N1, CHECKPOINT))
+    (failed,) = bench.tell(Trigger(E1, SnapshotOrder(N1, CHECKPOINT)))
     assert isinstance(failed, Failed)
     assert "the position of lane 0 from positions() cannot be kept" in failed.message
     assert (failed.operator, failed.fatal) == ("numbers", True)
@@ -354,7 +355,7 @@ def test_an_answer_that_cannot_be_sent_ends_the_attempt_and_not_the_worker() -> 
 
     bench.driver.send = refuse  # type: ignore[method-assign]
     bench.tell(deploy(E1), Start(E1, {}))
-    bench.tell(Trigger(E1, N1, CHECKPOINT))
+    bench.tell(Trigger(E1, SnapshotOrder(N1, CHECKPOINT)))
     (failed,) = bench.tell()
     assert isinstance(failed, Failed)
     assert "too large" in failed.message
@@ -408,7 +409,7 @@ def test_two_hundred_attempts_in_one_worker_leave_nothing_behind() -> None:
     for number in range(1, 201):
         attempt = AttemptId(number)
         bench.tell(deploy(attempt), Start(attempt, {}))
-        bench.tell(Trigger(attempt, CheckpointId(number), CHECKPOINT))
+        bench.tell(Trigger(attempt, SnapshotOrder(CheckpointId(number), CHECKPOINT)))
         bench.tell(Drop(attempt))
     assert bench.worker.attempt is None
     assert [operator.closed for operator in bench.made] == [1] * 200  # type: ignore[attr-defined]

@@ -18,7 +18,7 @@ from penstock.protocol import alignment, counting
 from penstock.protocol.alignment import Alignment, Take
 from penstock.protocol.counting import Counting
 from penstock.protocol.ids import ChannelId, CheckpointId
-from penstock.protocol.messages import Sync
+from penstock.protocol.messages import SnapshotOrder, Sync
 from tests.mutants.registry import simulated, swapped, tested
 
 # ---- where a barrier stands
@@ -28,11 +28,9 @@ from tests.mutants.registry import simulated, swapped, tested
 def barrier_overtakes_waiting_output() -> AbstractContextManager[None]:
     """A barrier does not go behind rows that still wait for room in their channel (B1)."""
 
-    def barrier(
-        self: Outputs, checkpoint: CheckpointId, urgent: bool = False, last: bool = False
-    ) -> None:
+    def barrier(self: Outputs, order: SnapshotOrder) -> None:
         for output in self._all:
-            output.waiting.appendleft(Barrier(checkpoint, urgent, last))
+            output.waiting.appendleft(Barrier(order))
             output.flush()
 
     return swapped(Outputs, "barrier", barrier)
@@ -45,7 +43,7 @@ def snapshot_after_the_next_batch() -> AbstractContextManager[None]:
 
     def take(self: Subtask, action: Take) -> None:
         if not self.finished:
-            self.outputs.barrier(action.checkpoint, action.urgent)
+            self.outputs.barrier(action.order)
             _one_more_batch(self)
         self.outputs.barrier = lambda *_: None  # type: ignore[method-assign]
         try:
@@ -238,12 +236,12 @@ def at_least_once_takes_at_the_first_barrier() -> AbstractContextManager[None]:
     """The snapshot does not wait for the slower channels: what they still bring is lost in a recovery (B4)."""
 
     def take_due(state: Counting) -> counting.Step:
-        due = sorted(state.counts) if state.open else sorted({*state.counts, *state.announced})
+        due = {*state.counts} if state.open else {*state.counts, *state.announced}
         taken = []
-        for checkpoint in due:
-            if not state.is_over(checkpoint):
-                state = counting._taken(state, checkpoint)
-                taken.append(Take(checkpoint))
+        for order in sorted(due, key=lambda each: each.id):
+            if not state.is_over(order.id):
+                state = counting._taken(state, order.id)
+                taken.append(Take(order))
         return state, tuple(taken)
 
     return swapped(counting, "_take_due", take_due)

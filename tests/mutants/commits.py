@@ -18,8 +18,10 @@ from penstock.engine.worker import committing
 from penstock.engine.worker.attempt import Attempt
 from penstock.engine.worker.chain import Chain
 from penstock.engine.worker.subtask import Subtask
+from penstock.ports.channel import Barrier
 from penstock.protocol.commit import covered
 from penstock.protocol.ids import CheckpointId
+from penstock.protocol.messages import SnapshotOrder
 from penstock.shells.sim.outside import _SimWriter
 from tests.mutants.registry import simulated, swapped, tested
 
@@ -31,8 +33,8 @@ def commit_at_prepare() -> AbstractContextManager[None]:
     """A sink makes its rows visible with the snapshot, not after the metadata (C3, E2, I9)."""
     original = SinkOperator.freeze
 
-    def freeze(self: SinkOperator, checkpoint: CheckpointId) -> FrozenOperator:
-        frozen = original(self, checkpoint)
+    def freeze(self: SinkOperator, order: SnapshotOrder) -> FrozenOperator:
+        frozen = original(self, order)
         for entry in frozen.transactions:
             if self._committer is not None:
                 self._committer.commit(entry.get())
@@ -46,9 +48,9 @@ def ack_lists_only_its_own_transaction() -> AbstractContextManager[None]:
     """A snapshot does not list transactions of earlier ones that are not known to be committed (E2, bug-C15)."""
     original = SinkOperator.freeze
 
-    def freeze(self: SinkOperator, checkpoint: CheckpointId) -> FrozenOperator:
-        frozen = original(self, checkpoint)
-        own = [entry.transaction for entry in self._pending if entry.checkpoint == checkpoint]
+    def freeze(self: SinkOperator, order: SnapshotOrder) -> FrozenOperator:
+        frozen = original(self, order)
+        own = [entry.transaction for entry in self._pending if entry.checkpoint == order.id]
         return replace(frozen, transactions=tuple(own))
 
     return swapped(SinkOperator, "freeze", freeze)
@@ -335,4 +337,11 @@ def a_stop_leaves_rows_waiting() -> AbstractContextManager[None]:
 @tested(HELD + "test_a_barrier_carries_that_it_is_the_last_to_who_has_not_heard_of_it")
 def who_has_not_heard_of_the_stop_keeps_rows_waiting() -> AbstractContextManager[None]:
     """That a snapshot is the last is known only to workers whose message was not lost (C3)."""
-    return swapped(Subtask, "_note_last", lambda self, barrier: None)
+    original = Subtask._handle
+
+    def handle(self: Subtask, entry: Any, frame: Any) -> None:
+        if isinstance(frame, Barrier):
+            frame = Barrier(SnapshotOrder(frame.order.id))
+        original(self, entry, frame)
+
+    return swapped(Subtask, "_handle", handle)

@@ -135,7 +135,7 @@ def the_last_snapshot_waits_for_nobody() -> AbstractContextManager[None]:
         kind = self.last_kind
         if self.attempt is None or kind is None:
             return original(self, now_ms)
-        under_way = [p for p in self.unfinished.values() if p.kind is kind]
+        under_way = [p for p in self.unfinished.values() if p.order.kind is kind]
         return not under_way and self._done_kind is not kind
 
     return swapped(Coordinator, "_is_due", is_due)
@@ -267,10 +267,8 @@ def acks_are_counted() -> AbstractContextManager[None]:
             self.unfinished[checkpoint] = replace(pending, owed=owed)
             return []
         acks = pending.acks
-        self.unfinished[checkpoint] = Persisting(
-            checkpoint, pending.kind, pending.triggered_ms, acks
-        )
-        return [Persist(checkpoint, pending.kind, pending.triggered_ms, acks)]
+        self.unfinished[checkpoint] = Persisting(pending.order, pending.triggered_ms, acks)
+        return [Persist(checkpoint, pending.order.kind, pending.triggered_ms, acks)]
 
     return swapped(Coordinator, "acked", acked)
 
@@ -404,7 +402,7 @@ def a_snapshot_that_was_given_up_may_complete() -> AbstractContextManager[None]:
     def abort(self: Coordinator, pending: Any, *arguments: Any) -> Any:
         actions = original(self, pending, *arguments)
         if self.attempt is not None:
-            self.unfinished[pending.checkpoint] = pending
+            self.unfinished[pending.order.id] = pending
         return actions
 
     return swapped(Coordinator, "_abort", abort)

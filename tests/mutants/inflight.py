@@ -20,6 +20,7 @@ from penstock.ports.channel import Barrier, Batch, End, Frame
 from penstock.protocol import alignment
 from penstock.protocol.alignment import Alignment, Recording
 from penstock.protocol.ids import NO_CHECKPOINT, ChannelId, CheckpointId
+from penstock.protocol.messages import SnapshotOrder
 from penstock.shells.sim.ports import SimChannel
 from tests.mutants.registry import simulated, swapped, tested, together
 
@@ -233,10 +234,8 @@ def an_urgent_barrier_waits_like_any_other() -> AbstractContextManager[None]:
     """Only the trigger makes a snapshot urgent: where it comes late, the first barrier aligns (B7)."""
     original = alignment.on_barrier
 
-    def on_barrier(
-        state: Alignment, channel: ChannelId, checkpoint: CheckpointId, urgent: bool = False
-    ) -> alignment.Step:
-        return original(state, channel, checkpoint, False)
+    def on_barrier(state: Alignment, channel: ChannelId, order: SnapshotOrder) -> alignment.Step:
+        return original(state, channel, replace(order, urgent=False))
 
     return swapped(alignment, "on_barrier", on_barrier)
 
@@ -248,9 +247,9 @@ def a_snapshot_under_way_cannot_be_expedited() -> AbstractContextManager[None]:
     """A subtask that aligns already does not hear that the snapshot has become urgent (B8)."""
     original = alignment.on_trigger
 
-    def on_trigger(state: Alignment, checkpoint: CheckpointId, urgent: bool = False) -> Any:
-        known = checkpoint in state.pending
-        return original(state, checkpoint, urgent and not known)
+    def on_trigger(state: Alignment, order: SnapshotOrder) -> Any:
+        known = order.id in state.pending
+        return original(state, replace(order, urgent=order.urgent and not known))
 
     return swapped(alignment, "on_trigger", on_trigger)
 
@@ -443,7 +442,7 @@ def a_barrier_is_confirmed_when_it_is_read() -> AbstractContextManager[None]:
     def set_aside(self: Subtask, entry: Input, frame: Frame) -> None:
         original(self, entry, frame)
         if isinstance(frame, Barrier):
-            entry.channel.confirm(frame.checkpoint)
+            entry.channel.confirm(frame.order.id)
 
     return swapped(Subtask, "_set_aside", set_aside)
 

@@ -13,7 +13,7 @@ from penstock.engine.operators.base import FrozenOperator, OperatorContext
 from penstock.engine.operators.connect import SourceOperator
 from penstock.engine.worker import partition
 from penstock.engine.worker.attempt import Attempt
-from penstock.protocol.ids import CheckpointId
+from penstock.protocol.messages import SnapshotOrder
 from penstock.state.keyed import Keyed
 from penstock.state.table import Table
 from tests.mutants.registry import simulated, swapped
@@ -36,8 +36,8 @@ def source_position_one_ahead() -> AbstractContextManager[None]:
 def _position_moved(by: int) -> AbstractContextManager[None]:
     original = SourceOperator.freeze
 
-    def freeze(self: SourceOperator, checkpoint: CheckpointId) -> FrozenOperator:
-        frozen = original(self, checkpoint)
+    def freeze(self: SourceOperator, order: SnapshotOrder) -> FrozenOperator:
+        frozen = original(self, order)
         lanes: Any = {lane: max(0, at + by) for lane, at in frozen.lanes.items()}  # type: ignore[operator]
         return replace(frozen, lanes=lanes)
 

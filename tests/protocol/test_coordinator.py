@@ -7,6 +7,7 @@ import pytest
 from penstock.protocol.commit import CommitPermit
 from penstock.protocol.coordinator import (
     Aborted,
+    Answer,
     Completed,
     Coordinator,
     CoordinatorConfig,
@@ -22,13 +23,14 @@ from penstock.protocol.coordinator import (
     SendTrigger,
     Subsume,
 )
-from penstock.protocol.ids import AttemptId, CheckpointId, SubtaskId
-from penstock.protocol.messages import Live, SnapshotKind
+from penstock.protocol.ids import AttemptId, CheckpointId, RequestId, SubtaskId
+from penstock.protocol.messages import SnapshotKind, SnapshotOrder
 from penstock.protocol.recovery import IDS_RESERVED
 from penstock.protocol.snapshot import SubtaskSnapshot
 
 X, Y = SubtaskId(0, 0), SubtaskId(0, 1)
 E1, E2 = AttemptId(1), AttemptId(2)
+R1, R2, R3 = (RequestId(number) for number in (1, 2, 3))
 CHECKPOINT, FINAL, STOP = SnapshotKind.CHECKPOINT, SnapshotKind.FINAL, SnapshotKind.STOP
 
 
@@ -51,13 +53,17 @@ def running(next_id: int = 1, completed: tuple = (), **config: object) -> Coordi
 def triggered(**config: object) -> Coordinator:
     """Snapshot 1 collects since time 100."""
     made = running(**config)
-    assert made.tick(100.0) == [SendTrigger(n(1), CHECKPOINT)]
+    assert made.tick(100.0) == [SendTrigger(SnapshotOrder(n(1), CHECKPOINT))]
     return made
 
 
 def complete(made: Coordinator, checkpoint: CheckpointId, now_ms: float) -> list:
     made.acked(E1, checkpoint, [part(X), part(Y)], now_ms)
     return made.persisted(E1, checkpoint, now_ms)
+
+
+def answers(actions: list) -> dict[RequestId, int]:
+    return {each.request: each.checkpoint for each in actions if isinstance(each, Answer)}
 
 
 def kinds(actions: list) -> list[type]:
@@ -71,17 +77,17 @@ def test_it_triggers_periodically_with_ids_that_grow() -> None:
     """C1, B1."""
     made = running()
     assert made.tick(99.9) == []
-    assert made.tick(100.0) == [SendTrigger(n(1), CHECKPOINT)]
+    assert made.tick(100.0) == [SendTrigger(SnapshotOrder(n(1), CHECKPOINT))]
     complete(made, n(1), 130.0)
     assert made.tick(199.9) == []
-    assert made.tick(200.0) == [SendTrigger(n(2), CHECKPOINT)]
+    assert made.tick(200.0) == [SendTrigger(SnapshotOrder(n(2), CHECKPOINT))]
 
 
 def test_nothing_is_triggered_before_every_subtask_runs() -> None:
     """bug-A10, bug-A4: without a running attempt there is no trigger and no id is used."""
     made = Coordinator(CoordinatorConfig(every_ms=100))
     assert made.tick(1_000.0) == []
-    assert made.request(1_000.0) == [Ignored(Late.NOT_RUNNING)]
+    assert made.request(R1, 1_000.0) == []
     assert made.request_last(STOP, 1_000.0) == [Ignored(Late.NOT_RUNNING)]
     assert made.next_id == 1
     assert made.wake_ms(0.0) is None
@@ -99,27 +105,58 @@ def test_a_request_does_not_wait_for_the_period() -> None:
     """C1."""
     made = running(every_ms=None)
     assert made.tick(10_000.0) == []
-    assert made.request(10_000.0) == [SendTrigger(n(1), CHECKPOINT)]
+    trigger = SendTrigger(SnapshotOrder(n(1), CHECKPOINT))
+    assert made.request(R1, 10_000.0) == [trigger, Answer(R1, n(1))]
 
 
 def test_a_request_while_one_is_pending_is_served_afterwards() -> None:
     """C1, B6, bug-A5: three requests, an abort, and all of them run."""
     made = running(every_ms=None, tolerable_failures=5)
-    assert made.request(0.0) == [SendTrigger(n(1), CHECKPOINT)]
-    assert made.request(1.0) == []
-    assert made.request(2.0) == []
-    assert SendTrigger(n(2), CHECKPOINT) in made.declined(E1, n(1), "no", 3.0)
-    assert SendTrigger(n(3), CHECKPOINT) in complete(made, n(2), 4.0)
+    assert answers(made.request(R1, 0.0)) == {R1: 1}
+    assert made.request(R2, 1.0) == []
+    assert made.request(R3, 2.0) == []
+    assert answers(made.declined(E1, n(1), "no", 3.0)) == {R2: 2}
+    assert answers(complete(made, n(2), 4.0)) == {R3: 3}
     assert kinds(complete(made, n(3), 5.0)) == [Completed]
+
+
+def test_who_asks_while_a_periodic_one_is_under_way_gets_the_next() -> None:
+    """C1: it began before they asked, and may be without what they want to have in it."""
+    made = triggered()
+    assert made.request(R1, 110.0) == []
+    assert made.request(R2, 111.0) == []
+    assert answers(complete(made, n(1), 120.0)) == {R1: 2}
+    assert answers(complete(made, n(2), 130.0)) == {R2: 3}
+
+
+def test_a_request_outlives_the_attempt() -> None:
+    """C1, R1: nothing was triggered for it yet; the next attempt does so, however long its period is."""
+    made = triggered(every_ms=100)
+    made.request(R1, 110.0)
+    assert answers(made.attempt_ended(120.0)) == {}
+    assert made.request(R2, 130.0) == []
+    assert answers(made.attempt_started(E2, (X, Y), n(0), 200.0)) == {R1: 2}
+    made.acked(E2, n(2), [part(X), part(Y)], 210.0)
+    assert answers(made.persisted(E2, n(2), 210.0)) == {R2: 3}
+
+
+def test_the_last_snapshot_is_the_answer_to_all_that_are_left() -> None:
+    """C1: after it there is none."""
+    made = triggered()
+    made.request(R1, 110.0)
+    made.request(R2, 110.0)
+    made.request_last(STOP, 111.0)
+    assert answers(complete(made, n(1), 120.0)) == {R1: 2, R2: 2}
+    assert answers(made.request(R3, 125.0)) == {R3: 2}
 
 
 def test_at_most_max_concurrent_are_pending() -> None:
     """B6."""
     made = running(max_concurrent=2)
-    assert made.tick(100.0) == [SendTrigger(n(1), CHECKPOINT)]
-    assert made.tick(200.0) == [SendTrigger(n(2), CHECKPOINT)]
+    assert made.tick(100.0) == [SendTrigger(SnapshotOrder(n(1), CHECKPOINT))]
+    assert made.tick(200.0) == [SendTrigger(SnapshotOrder(n(2), CHECKPOINT))]
     assert made.tick(300.0) == []
-    assert SendTrigger(n(3), CHECKPOINT) in complete(made, n(1), 310.0)
+    assert SendTrigger(SnapshotOrder(n(3), CHECKPOINT)) in complete(made, n(1), 310.0)
 
 
 def test_a_persisting_snapshot_still_counts_as_pending() -> None:
@@ -135,17 +172,17 @@ def test_the_pause_between_two_is_kept(now_ms: float, due: bool) -> None:
     made = triggered(every_ms=10, min_pause_ms=50)
     made.tick(100.0)
     complete(made, n(1), 130.0)
-    assert (made.tick(now_ms) == [SendTrigger(n(2), CHECKPOINT)]) is due
+    assert (made.tick(now_ms) == [SendTrigger(SnapshotOrder(n(2), CHECKPOINT))]) is due
 
 
 def test_the_pause_holds_for_requests_too() -> None:
     """B6."""
     made = running(every_ms=None, min_pause_ms=50)
-    made.request(0.0)
+    made.request(R1, 0.0)
     complete(made, n(1), 10.0)
-    assert made.request(20.0) == []
+    assert made.request(R2, 20.0) == []
     assert made.wake_ms(20.0) == 60.0
-    assert made.tick(60.0) == [SendTrigger(n(2), CHECKPOINT)]
+    assert answers(made.tick(60.0)) == {R2: 2}
 
 
 # ---- timeouts
@@ -258,7 +295,7 @@ def test_the_next_one_comes_although_one_failed() -> None:
     """bug-A8, I25."""
     made = triggered(tolerable_failures=1)
     made.declined(E1, n(1), "no", 110.0)
-    assert made.tick(200.0) == [SendTrigger(n(2), CHECKPOINT)]
+    assert made.tick(200.0) == [SendTrigger(SnapshotOrder(n(2), CHECKPOINT))]
 
 
 def test_more_failures_in_a_row_than_tolerated_fail_the_attempt() -> None:
@@ -278,13 +315,13 @@ def test_an_attempt_that_is_to_fail_gets_no_new_snapshot(last: bool) -> None:
     if last:
         made.request_last(STOP, 200.0)
     else:
-        made.request(200.0)
+        made.request(R1, 200.0)
     actions = made.tick(1_100.0)
     assert kinds(actions) == [SendAbort, Aborted, Discard, FailAttempt]
     assert made.tick(5_000.0) == []
     made.attempt_ended(5_000.0)
-    made.attempt_started(E2, (X, Y), n(0), 6_000.0)
-    assert made.tick(6_100.0) == [SendTrigger(n(2), CHECKPOINT)]
+    begun = made.attempt_started(E2, (X, Y), n(0), 6_000.0)
+    assert SendTrigger(SnapshotOrder(n(2), CHECKPOINT)) in [*begun, *made.tick(6_100.0)]
 
 
 def test_a_success_forgives_the_failures_before_it() -> None:
@@ -341,7 +378,7 @@ def test_completing_one_ends_every_older_one() -> None:
     actions = complete(made, n(2), 310.0)
     aborted = [a for a in actions if isinstance(a, Aborted)]
     assert [(a.checkpoint, a.reason) for a in aborted] == [(1, Reason.SUBSUMED)]
-    assert made.live()[0].checkpoint == 3
+    assert made.live()[0].id == 3
     assert made.failures_in_a_row == 0
 
 
@@ -399,7 +436,7 @@ def test_ids_go_on_in_the_next_attempt() -> None:
     made = triggered()
     made.attempt_ended(110.0)
     made.attempt_started(E2, (X, Y), n(0), 200.0)
-    assert made.tick(300.0) == [SendTrigger(n(2), CHECKPOINT)]
+    assert made.tick(300.0) == [SendTrigger(SnapshotOrder(n(2), CHECKPOINT))]
 
 
 def test_a_new_attempt_forgets_what_is_newer_than_it_restored() -> None:
@@ -415,7 +452,7 @@ def test_a_driver_never_uses_ids_that_it_has_not_reserved() -> None:
     made = running(tolerable_failures=1_000, next_id=1)
     made.ids_until = n(3)
     for now_ms, checkpoint in ((100.0, 1), (200.0, 2)):
-        assert made.tick(now_ms) == [SendTrigger(n(checkpoint), CHECKPOINT)]
+        assert made.tick(now_ms) == [SendTrigger(SnapshotOrder(n(checkpoint), CHECKPOINT))]
         made.declined(E1, n(checkpoint), "no", now_ms + 1)
     (failed,) = made.tick(300.0)
     assert isinstance(failed, FailAttempt)
@@ -441,7 +478,7 @@ def test_the_ids_that_are_reserved_last_for_all_failures_that_are_tolerated(tole
         now_ms += 100.0
         (trigger,) = made.tick(now_ms)
         assert isinstance(trigger, SendTrigger), trigger
-        actions = made.declined(E1, trigger.checkpoint, "disk full", now_ms + 1)
+        actions = made.declined(E1, trigger.order.id, "disk full", now_ms + 1)
         failures += 1
         failed = [action for action in actions if isinstance(action, FailAttempt)]
     assert failures == tolerable + 1
@@ -462,24 +499,25 @@ def test_a_completed_checkpoint_reserves_ids_for_tolerated_failures_too() -> Non
 def test_a_last_snapshot_is_the_only_one_from_then_on() -> None:
     """B10: when all sources have ended there is one more, and only one."""
     made = running()
-    assert made.request_last(FINAL, 10.0) == [SendTrigger(n(1), FINAL)]
+    assert made.request_last(FINAL, 10.0) == [SendTrigger(SnapshotOrder(n(1), FINAL))]
     assert made.request_last(FINAL, 11.0) == [Ignored(Late.STOPPING)]
-    assert made.request(12.0) == [Ignored(Late.STOPPING)]
+    assert answers(made.request(R1, 12.0)) == {R1: 1}
     assert kinds(complete(made, n(1), 20.0)) == [Completed]
+    assert made.request(R2, 21.0) == [Ignored(Late.STOPPING)]
     assert made.tick(10_000.0) == []
 
 
 def test_a_last_snapshot_waits_for_those_under_way() -> None:
     made = triggered()
     assert made.request_last(STOP, 110.0) == []
-    assert SendTrigger(n(2), STOP) in complete(made, n(1), 120.0)
+    assert SendTrigger(SnapshotOrder(n(2), STOP)) in complete(made, n(1), 120.0)
 
 
 def test_a_last_snapshot_that_fails_is_tried_again() -> None:
     """bug-A17: one subtask declines, the job goes on until it succeeds."""
     made = running(tolerable_failures=3)
     made.request_last(STOP, 10.0)
-    assert SendTrigger(n(2), STOP) in made.declined(E1, n(1), "no", 20.0)
+    assert SendTrigger(SnapshotOrder(n(2), STOP)) in made.declined(E1, n(1), "no", 20.0)
 
 
 @pytest.mark.parametrize("first", [STOP, FINAL])
@@ -489,7 +527,7 @@ def test_end_of_input_and_a_stop_in_one_tick_end_the_job_once(first: SnapshotKin
     made = triggered()
     made.request_last(first, 110.0)
     made.request_last(second, 110.0)
-    assert SendTrigger(n(2), FINAL) in complete(made, n(1), 120.0)
+    assert SendTrigger(SnapshotOrder(n(2), FINAL)) in complete(made, n(1), 120.0)
 
 
 def test_a_new_attempt_has_no_last_snapshot_yet() -> None:
@@ -498,7 +536,7 @@ def test_a_new_attempt_has_no_last_snapshot_yet() -> None:
     made.attempt_ended(20.0)
     made.attempt_started(E2, (X, Y), n(0), 30.0)
     assert made.last_kind is None
-    assert made.tick(130.0) == [SendTrigger(n(2), CHECKPOINT)]
+    assert made.tick(130.0) == [SendTrigger(SnapshotOrder(n(2), CHECKPOINT))]
 
 
 # ---- the clock
@@ -519,17 +557,17 @@ def test_it_says_when_it_wants_to_be_woken() -> None:
 def test_unaligned_checkpoints_are_urgent_from_the_start() -> None:
     """B7."""
     made = running(unaligned=True)
-    assert made.tick(100.0) == [SendTrigger(n(1), CHECKPOINT, urgent=True)]
-    assert made.live() == (Live(n(1), CHECKPOINT, urgent=True),)
+    assert made.tick(100.0) == [SendTrigger(SnapshotOrder(n(1), CHECKPOINT, urgent=True))]
+    assert made.live() == (SnapshotOrder(n(1), CHECKPOINT, urgent=True),)
 
 
 def test_with_no_patience_for_alignment_a_checkpoint_is_urgent_from_the_start() -> None:
     """B8: there is nothing to wait for, so nobody is told twice."""
     made = running(aligned_timeout_ms=0.0)
-    assert made.tick(100.0) == [SendTrigger(n(1), CHECKPOINT, urgent=True)]
+    assert made.tick(100.0) == [SendTrigger(SnapshotOrder(n(1), CHECKPOINT, urgent=True))]
     assert made.tick(101.0) == []
     made = running(aligned_timeout_ms=0.0)
-    assert made.request_last(FINAL, 10.0) == [SendTrigger(n(1), FINAL)], "B9"
+    assert made.request_last(FINAL, 10.0) == [SendTrigger(SnapshotOrder(n(1), FINAL))], "B9"
 
 
 @pytest.mark.parametrize(("now_ms", "hurries"), [(149.0, False), (150.0, True), (151.0, True)])
@@ -539,9 +577,13 @@ def test_a_checkpoint_that_takes_too_long_to_align_is_expedited(
     """B8, bug-B8: at t-1, t and t+1."""
     made = triggered(aligned_timeout_ms=50.0)
     assert made.wake_ms(100.0) == 150.0
-    assert made.tick(now_ms) == ([Expedite(n(1), CHECKPOINT)] if hurries else [])
-    assert made.live() == (Live(n(1), CHECKPOINT, urgent=hurries),)
-    assert made.tick(now_ms + 100) == ([] if hurries else [Expedite(n(1), CHECKPOINT)])
+    assert made.tick(now_ms) == (
+        [Expedite(SnapshotOrder(n(1), CHECKPOINT, urgent=True))] if hurries else []
+    )
+    assert made.live() == (SnapshotOrder(n(1), CHECKPOINT, urgent=hurries),)
+    assert made.tick(now_ms + 100) == (
+        [] if hurries else [Expedite(SnapshotOrder(n(1), CHECKPOINT, urgent=True))]
+    )
 
 
 def test_a_checkpoint_that_is_aligned_in_time_is_never_expedited() -> None:
@@ -555,7 +597,7 @@ def test_a_checkpoint_that_is_aligned_in_time_is_never_expedited() -> None:
 def test_a_last_snapshot_is_always_aligned(kind: SnapshotKind) -> None:
     """B9: nothing of it is left in flight."""
     made = running(unaligned=True)
-    assert made.request_last(kind, 10.0) == [SendTrigger(n(1), kind)]
+    assert made.request_last(kind, 10.0) == [SendTrigger(SnapshotOrder(n(1), kind))]
     made = running(aligned_timeout_ms=50.0)
     made.request_last(kind, 10.0)
     assert made.tick(70.0) == []
@@ -569,8 +611,8 @@ def test_after_too_much_in_flight_the_next_checkpoint_is_aligned_and_nothing_is_
     aborted = next(a for a in actions if isinstance(a, Aborted))
     assert aborted.reason is Reason.OVERFLOW
     assert not any(isinstance(a, FailAttempt) for a in actions)
-    assert made.tick(200.0) == [SendTrigger(n(2), CHECKPOINT)]
-    assert SendTrigger(n(3), CHECKPOINT, urgent=True) in [
+    assert made.tick(200.0) == [SendTrigger(SnapshotOrder(n(2), CHECKPOINT))]
+    assert SendTrigger(SnapshotOrder(n(3), CHECKPOINT, urgent=True)) in [
         *complete(made, n(2), 210.0),
         *made.tick(300.0),
     ]
@@ -581,5 +623,86 @@ def test_an_overflow_under_aligned_timeout_is_followed_by_one_that_is_not_expedi
     made = triggered(aligned_timeout_ms=50.0)
     made.tick(150.0)
     made.declined(E1, n(1), "too much", 160.0, overflow=True)
-    assert made.tick(200.0) == [SendTrigger(n(2), CHECKPOINT)]
+    assert made.tick(200.0) == [SendTrigger(SnapshotOrder(n(2), CHECKPOINT))]
     assert made.tick(260.0) == []
+
+
+# ---- what a snapshot builds on
+
+
+def bases(made: Coordinator) -> dict[int, int]:
+    return {order.id: order.base for order in made.live()}
+
+
+def test_a_snapshot_builds_on_the_newest_that_this_attempt_completed() -> None:
+    """S6, bug-D1: never on one that is not complete, however new it is."""
+    made = triggered(incremental=True, max_concurrent=3, tolerable_failures=5)
+    made.tick(200.0)
+    assert bases(made) == {1: 0, 2: 0}
+    complete(made, n(1), 210.0)
+    made.tick(310.0)
+    assert bases(made) == {2: 0, 3: 1}
+    made.declined(E1, n(2), "no", 320.0)
+    made.tick(420.0)
+    assert bases(made) == {3: 1, 4: 1}
+    complete(made, n(4), 430.0)
+    made.tick(530.0)
+    assert bases(made) == {5: 4}
+
+
+def test_a_snapshot_of_an_attempt_that_was_restored_builds_on_what_it_was_restored_from() -> None:
+    """S6, R1: its subtasks have the state of that one, and of no newer one that an earlier attempt completed."""
+    made = running(incremental=True)
+    made.tick(100.0)
+    complete(made, n(1), 110.0)
+    made.tick(210.0)
+    made.acked(E1, n(2), [part(X), part(Y)], 220.0)
+    made.attempt_ended(230.0)
+    made.persisted(E1, n(2), 240.0)
+    made.attempt_started(E2, (X, Y), n(1), 300.0)
+    made.tick(400.0)
+    assert bases(made) == {3: 1}
+
+
+def test_a_job_that_begins_builds_on_nothing() -> None:
+    """S6, T4: also where it was restored from another job's checkpoint: those are not its files."""
+    made = running(incremental=True)
+    made.completed = [n(7)]
+    made.attempt_started(E2, (X, Y), n(0), 0.0)
+    made.tick(100.0)
+    assert bases(made) == {1: 0}
+
+
+def test_without_increments_every_snapshot_is_whole() -> None:
+    """S6: `incremental=False`."""
+    made = running(completed=(n(4),), next_id=5)
+    made.tick(100.0)
+    assert bases(made) == {5: 0}
+    assert made.pinned == frozenset()
+
+
+def test_an_order_that_is_said_again_builds_on_the_same() -> None:
+    """B8, S6: subtasks that heard the first word of it and those that heard the second must agree."""
+    made = running(incremental=True, max_concurrent=2, aligned_timeout_ms=500.0)
+    made.tick(100.0)
+    made.tick(200.0)
+    complete(made, n(1), 210.0)
+    expedited = [each.order for each in made.tick(700.0) if isinstance(each, Expedite)]
+    assert expedited == [SnapshotOrder(n(2), CHECKPOINT, urgent=True, base=n(0))]
+    assert bases(made)[2] == 0
+
+
+def test_the_base_of_an_unfinished_snapshot_is_pinned() -> None:
+    """T4, bug-D1: until it is complete or given up; also when nobody knows yet whether it is complete."""
+    made = running(incremental=True, completed=(n(4),), next_id=5, keep=1, max_concurrent=2)
+    assert made.pinned == frozenset()
+    made.tick(100.0)
+    made.tick(200.0)
+    assert made.pinned == {4}
+    assert [a for a in complete(made, n(5), 210.0) if isinstance(a, Subsume)] == [Subsume((n(4),))]
+    assert made.pinned == {4}, "6 still may refer to it"
+    made.acked(E1, n(6), [part(X), part(Y)], 220.0)
+    made.attempt_ended(230.0)
+    assert made.pinned == {4}
+    made.persist_failed(n(6), "no", 240.0)
+    assert made.pinned == frozenset()

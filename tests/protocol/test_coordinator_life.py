@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from penstock.protocol.coordinator import (
     Aborted,
+    Answer,
     Collecting,
     Completed,
     Coordinator,
@@ -18,8 +21,8 @@ from penstock.protocol.coordinator import (
     SendTrigger,
     Subsume,
 )
-from penstock.protocol.ids import AttemptId, CheckpointId, SubtaskId
-from penstock.protocol.messages import SnapshotKind
+from penstock.protocol.ids import AttemptId, CheckpointId, RequestId, SubtaskId
+from penstock.protocol.messages import SnapshotKind, SnapshotOrder
 from penstock.protocol.snapshot import SubtaskSnapshot
 
 SUBTASKS = tuple(SubtaskId(0, i) for i in range(3))
@@ -27,15 +30,19 @@ SUBTASKS = tuple(SubtaskId(0, i) for i in range(3))
 
 class CoordinatorLife(RuleBasedStateMachine):
     @initialize(
-        max_concurrent=st.integers(1, 3), keep=st.integers(1, 3), tolerable=st.integers(0, 2)
+        max_concurrent=st.integers(1, 3),
+        keep=st.integers(1, 3),
+        tolerable=st.integers(0, 2),
+        incremental=st.booleans(),
     )
-    def begin(self, max_concurrent: int, keep: int, tolerable: int) -> None:
+    def begin(self, max_concurrent: int, keep: int, tolerable: int, incremental: bool) -> None:
         config = CoordinatorConfig(
             every_ms=50,
             timeout_ms=200,
             max_concurrent=max_concurrent,
             keep=keep,
             tolerable_failures=tolerable,
+            incremental=incremental,
         )
         self.coordinator = Coordinator(config)
         self.now_ms = 0.0
@@ -44,13 +51,21 @@ class CoordinatorLife(RuleBasedStateMachine):
         self.ended: dict[int, str] = {}
         self.acked: dict[int, set[SubtaskId]] = {}
         self.deleted: set[int] = set()
+        self.requests = 0
+        self.asked: set[RequestId] = set()
+        self.orders: dict[int, SnapshotOrder] = {}
 
     def _do(self, actions: list) -> None:
         for action in actions:
             match action:
-                case SendTrigger(checkpoint, _):
-                    assert not self.ids or checkpoint > self.ids[-1], "I7: ids only grow"
-                    self.ids.append(checkpoint)
+                case SendTrigger(order):
+                    assert not self.ids or order.id > self.ids[-1], "I7: ids only grow"
+                    self.ids.append(order.id)
+                    self._note_order(order)
+                case Answer(request, checkpoint):
+                    assert request in self.asked, "each request is answered once"
+                    assert checkpoint == self.ids[-1], "with what was triggered for it"
+                    self.asked.remove(request)
                 case Persist(checkpoint, acks=acks):
                     assert acks.keys() == set(SUBTASKS), "C2: everybody has acknowledged"
                     assert self.acked[checkpoint] == set(SUBTASKS)
@@ -108,7 +123,10 @@ class CoordinatorLife(RuleBasedStateMachine):
 
     @rule()
     def a_person_asks(self) -> None:
-        self._do(self.coordinator.request(self.now_ms))
+        self.requests += 1
+        request = RequestId(self.requests)
+        self.asked.add(request)
+        self._do(self.coordinator.request(request, self.now_ms))
 
     @rule(kind=st.sampled_from((SnapshotKind.STOP, SnapshotKind.FINAL)))
     def the_end_is_near(self, kind: SnapshotKind) -> None:
@@ -126,6 +144,20 @@ class CoordinatorLife(RuleBasedStateMachine):
             )
             self._do(started)
 
+    def _note_order(self, order: SnapshotOrder) -> None:
+        self.orders[order.id] = order
+        completed = [n for n, how in self.ended.items() if how == "completed"]
+        wanted = max(completed, default=0) if self.coordinator.config.incremental else 0
+        assert order.base == wanted, "S6: it builds on the newest complete one"
+
+    @invariant()
+    def orders_stay_as_they_are_and_what_they_build_on_is_pinned(self) -> None:
+        if hasattr(self, "coordinator"):
+            for order in self.coordinator.live():
+                assert replace(order, urgent=False) == replace(self.orders[order.id], urgent=False)
+            bases = {self.orders[n].base for n in self.coordinator.unfinished}
+            assert self.coordinator.pinned == bases - {0}, "I12"
+
     @rule()
     def attempt_ends(self) -> None:
         self._do(self.coordinator.attempt_ended(self.now_ms))
@@ -139,7 +171,7 @@ class CoordinatorLife(RuleBasedStateMachine):
     @invariant()
     def what_collects_is_newer_than_what_is_complete(self) -> None:
         if hasattr(self, "coordinator"):
-            live = [entry.checkpoint for entry in self.coordinator.live()]
+            live = [order.id for order in self.coordinator.live()]
             assert all(n > self.coordinator.newest_completed for n in live), "I8"
 
     @invariant()

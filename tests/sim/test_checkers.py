@@ -12,14 +12,24 @@ from typing import Any
 import pytest
 
 from penstock.connectors.base import SinkContext
-from penstock.ports.channel import Barrier, Batch, End
+from penstock.ports.channel import Batch, End
 from penstock.protocol.ids import AttemptId, CheckpointId, SlotId
-from penstock.protocol.messages import Abort, Committed, Deploy, Notify, SnapshotKind, Sync, Trigger
+from penstock.protocol.messages import (
+    Abort,
+    Committed,
+    Deploy,
+    Notify,
+    SnapshotKind,
+    SnapshotOrder,
+    Sync,
+    Trigger,
+)
 from penstock.shells.sim import cuts, world
 from penstock.shells.sim.outside import SCHEMA, Transaction, batch_of
 from penstock.shells.sim.world import Violation, World
 from penstock.wire import paths, records
 from penstock.wire.manifest import Manifest
+from tests.engine.kit import barrier
 from tests.sim.kit import (
     DRIVER,
     any_transaction,
@@ -116,7 +126,7 @@ def test_metadata_that_is_written_over_breaks_i5(after: World) -> None:
 
 
 def trigger(checkpoint: int) -> Trigger:
-    return Trigger(AttemptId(1), CheckpointId(checkpoint), SnapshotKind.CHECKPOINT)
+    return Trigger(AttemptId(1), SnapshotOrder(CheckpointId(checkpoint), SnapshotKind.CHECKPOINT))
 
 
 def test_an_id_that_goes_back_breaks_i7(after: World) -> None:
@@ -320,7 +330,7 @@ def test_a_key_in_two_subtasks_breaks_i15(after: World) -> None:
 SENT = [
     Batch(batch_of([1, 2])),
     Batch(batch_of([3])),
-    Barrier(CheckpointId(5)),
+    barrier(CheckpointId(5)),
     Batch(batch_of([4])),
 ]
 ROWS = [cuts.row(number) for number in (1, 2, 3)]

@@ -15,9 +15,9 @@ from penstock.protocol.messages import (
     Ack,
     Deploy,
     Drop,
-    Live,
     Notify,
     SnapshotKind,
+    SnapshotOrder,
     Sync,
     ToWorker,
     Trigger,
@@ -56,7 +56,7 @@ def step(found: World) -> None:
 
 
 def trigger(n: int, attempt: int = 8) -> Trigger:
-    return Trigger(AttemptId(attempt), CheckpointId(n), KIND)
+    return Trigger(AttemptId(attempt), SnapshotOrder(CheckpointId(n), KIND))
 
 
 def abort(n: int) -> Abort:
@@ -68,7 +68,7 @@ def notify(n: int) -> Notify:
 
 
 def sync(*live: int, completed: int = 0) -> Sync:
-    entries = tuple(Live(CheckpointId(n), KIND) for n in live)
+    entries = tuple(SnapshotOrder(CheckpointId(n), KIND) for n in live)
     return Sync(AttemptId(8), entries, CheckpointId(950), CheckpointId(completed))
 
 

@@ -10,6 +10,8 @@ import signal
 import sys
 from pathlib import Path
 
+from penstock.protocol.messages import SnapshotOrder
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from penstock.ports.control import Joined, Received
@@ -19,7 +21,7 @@ from penstock.shells.spark.workers import SparkWorkers
 from tests.spark.clusters import local_cluster
 from tests.spark.ends import Events
 
-ASK = Trigger(AttemptId(1), CheckpointId(1), SnapshotKind.CHECKPOINT)
+ASK = Trigger(AttemptId(1), SnapshotOrder(CheckpointId(1), SnapshotKind.CHECKPOINT))
 
 
 def main() -> None:

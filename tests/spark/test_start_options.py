@@ -85,12 +85,13 @@ PLACES: dict[str, tuple[dict[str, Any], str, Any]] = {
     "tolerable_failures": ({"tolerable_failures": 9}, "coordinator.config.tolerable_failures", 9),
     "keep": ({"keep": 8}, "coordinator.config.keep", 8),
     "retain": ({"retain": "never_retain"}, "_config.retain", "never_retain"),
+    "incremental": ({"incremental": False}, "coordinator.config.incremental", False),
     "compression": ({"compression": "zstd"}, "_spec.compression", "zstd"),
     "inflight_bytes_max": ({"inflight_bytes_max": 12_345}, "_spec.inflight_bytes_max", 12_345),
 }
 """Per option: what is set, where it has to arrive, and as what."""
 
-ELSEWHERE = {"directory", "storage_options", "incremental", *_NOT_YET}
+ELSEWHERE = {"directory", "storage_options", *_NOT_YET}
 """The first two have tests below; the others have no effect yet."""
 
 

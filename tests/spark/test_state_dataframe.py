@@ -17,6 +17,7 @@ from penstock.engine.reading.keyed import StateTable
 from penstock.engine.worker.inputs import ChannelRows
 from penstock.errors import CheckpointCorrupt
 from penstock.protocol.ids import CheckpointId
+from penstock.protocol.messages import SnapshotOrder
 from penstock.shells.spark.state_source import StateSource
 from penstock.state import aggregates as agg
 from penstock.storage.local import LocalStore
@@ -100,7 +101,7 @@ def root(tmp_path: Path) -> Path:
         store,
         {
             "numbers": [FrozenOperator(lanes={i: [i, "zoë"]}) for i in range(2)],
-            "totals": [each.freeze(CheckpointId(7)) for each in totals],
+            "totals": [each.freeze(SnapshotOrder(CheckpointId(7))) for each in totals],
         },
         number=7,
         max_parallelism=16,

@@ -23,8 +23,10 @@ from hypothesis import strategies as st
 from penstock.errors import SchemaError
 from penstock.ports.channel import Barrier, Batch, ChannelLost, End, Frame
 from penstock.protocol.ids import ChannelId, CheckpointId
+from penstock.protocol.messages import SnapshotKind, SnapshotOrder
 from penstock.shells.spark.host import SparkHost
 from penstock.shells.spark.network import ZmqNetwork
+from tests.engine.kit import barrier
 from tests.spark.ends import a_host, until
 
 SCHEMA = pa.schema([("n", pa.int64()), ("text", pa.string()), ("list", pa.list_(pa.float64()))])
@@ -99,11 +101,15 @@ def near() -> Iterator[Pair]:
 
 
 @pytest.mark.parametrize("urgent", [False, True])
-@pytest.mark.parametrize("last", [False, True])
-def test_a_barrier_says_what_it_said(pair: Pair, urgent: bool, last: bool) -> None:
-    """B5, C3: whether it goes before others, and whether the job stops behind it."""
+@pytest.mark.parametrize("kind", SnapshotKind)
+@pytest.mark.parametrize("base", [0, 6, 1 << 60])
+def test_a_barrier_says_what_it_said(
+    pair: Pair, urgent: bool, kind: SnapshotKind, base: int
+) -> None:
+    """B1, C3, S6: whether it goes before others, whether the job stops behind it, and what the snapshot builds on:
+    whoever meets it first knows all about it."""
     pair.open(CHANNEL)
-    sent = Barrier(CheckpointId(7), urgent, last)
+    sent = Barrier(SnapshotOrder(CheckpointId(7), kind, urgent, CheckpointId(base)))
     pair.send(sent)
     assert pair.receive() == sent
 
@@ -111,7 +117,7 @@ def test_a_barrier_says_what_it_said(pair: Pair, urgent: bool, last: bool) -> No
 def test_frames_arrive_whole_and_in_the_order_they_were_sent(pair: Pair) -> None:
     """I4, B1: a barrier stands between the batches it was sent between."""
     pair.open(CHANNEL)
-    sent = [Batch(rows(3)), Barrier(CheckpointId(7)), Batch(rows(5000)), Batch(rows(0)), End()]
+    sent = [Batch(rows(3)), barrier(CheckpointId(7)), Batch(rows(5000)), Batch(rows(0)), End()]
     for frame in sent:
         pair.send(frame)
         got = pair.receive()
@@ -168,7 +174,7 @@ def test_a_missing_frame_is_a_lost_channel(near: Pair) -> None:
 def test_a_receiver_that_is_gone_is_noticed_by_the_sender(pair: Pair) -> None:
     """R1: a broken connection is never mended; the channel is lost and the attempt with it."""
     pair.open(CHANNEL)
-    pair.send(Barrier(CheckpointId(1)))
+    pair.send(barrier(CheckpointId(1)))
     pair.receive()
     pair.there.close()
     lost = r"receiver of channel 0:1>2, is gone|does not hear from .* any more"

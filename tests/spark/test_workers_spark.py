@@ -14,7 +14,7 @@ import pytest
 from penstock.errors import LaunchError
 from penstock.ports.control import Joined, LaunchEnded, Left, Received
 from penstock.protocol.ids import AttemptId, CheckpointId
-from penstock.protocol.messages import Drop, Dropped, SnapshotKind, Trigger
+from penstock.protocol.messages import Drop, Dropped, SnapshotKind, SnapshotOrder, Trigger
 from penstock.shells.spark.session import check_session
 from penstock.shells.spark.versions import versions
 from penstock.shells.spark.workers import SparkWorkers
@@ -23,7 +23,7 @@ from tests.spark.ends import PATIENCE_S, Events, on_another_machine, until
 
 pytestmark = pytest.mark.spark
 Start = Callable[..., SparkWorkers]
-ASK = Trigger(AttemptId(1), CheckpointId(1), SnapshotKind.CHECKPOINT)
+ASK = Trigger(AttemptId(1), SnapshotOrder(CheckpointId(1), SnapshotKind.CHECKPOINT))
 
 
 def launch(workers: SparkWorkers, *launches: int) -> tuple[Events, dict[int, Joined]]:

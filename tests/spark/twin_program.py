@@ -14,6 +14,8 @@ import signal
 import sys
 from pathlib import Path
 
+from penstock.protocol.messages import SnapshotOrder
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from penstock.ports.control import Joined, Left, Received
@@ -23,7 +25,7 @@ from penstock.shells.spark.workers import SparkWorkers
 from tests.spark.clusters import cluster_of_hosts
 from tests.spark.ends import Events, until
 
-ASK = Trigger(AttemptId(1), CheckpointId(1), SnapshotKind.CHECKPOINT)
+ASK = Trigger(AttemptId(1), SnapshotOrder(CheckpointId(1), SnapshotKind.CHECKPOINT))
 SPECULATION = {
     "spark.speculation": "true",
     "spark.speculation.interval": "100ms",

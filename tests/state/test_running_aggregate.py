@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from penstock.errors import DataError, SchemaError
 from penstock.plan.keyhash import key_groups, key_hashes
 from penstock.protocol.ids import CheckpointId
+from penstock.protocol.messages import SnapshotOrder
 from penstock.state import aggregates as pen
 from penstock.state.aggregates import Aggregate
 from tests.state.helpers import opened, plain_fold, rows_of, same, segment_of, snapshot_of
@@ -139,7 +140,7 @@ def test_a_freeze_is_the_state_of_its_moment_whenever_it_is_written(
     done: list[tuple[Any, list[dict[str, Any]]]] = []
     for number, rows in enumerate(batches):
         if data.draw(st.booleans()):
-            (view,) = operator.freeze(CheckpointId(number)).tables
+            (view,) = operator.freeze(SnapshotOrder(CheckpointId(number))).tables
             waiting.append((view, list(seen)))
         operator.process(pa.RecordBatch.from_pylist(rows, schema), 0)
         seen += rows
@@ -183,14 +184,17 @@ def test_every_key_is_restored_at_the_owner_of_its_key_group() -> None:
     batch = numbers(list(range(5_000)), [1] * 5_000, pa.int64())
     operator = opened(["k"], {"n": pen.count()}, batch.schema)
     operator.process(batch, 0)
-    saved = segment_of(operator.freeze(CheckpointId(1)).tables[0])
+    saved = segment_of(operator.freeze(SnapshotOrder(CheckpointId(1))).tables[0])
     for parallelism in (1, 2, 7, 128):
         parts = [
             opened(["k"], {"n": pen.count()}, batch.schema, [snapshot_of(saved)], i, parallelism)
             for i in range(parallelism)
         ]
         assert sum(len(part._table) for part in parts) == 5_000
-        merged = [snapshot_of(segment_of(part.freeze(CheckpointId(2)).tables[0])) for part in parts]
+        merged = [
+            snapshot_of(segment_of(part.freeze(SnapshotOrder(CheckpointId(2))).tables[0]))
+            for part in parts
+        ]
         whole = opened(["k"], {"n": pen.count()}, batch.schema, merged)
         assert len(whole._table) == 5_000
 
@@ -201,7 +205,7 @@ def test_a_key_that_was_always_null_starts_afresh_after_a_rescale() -> None:
     aggregates = {"s": pen.sum("v"), "lo": pen.min("v"), "hi": pen.max("v")}
     operator = opened(["k"], aggregates, batch.schema)
     operator.process(batch, 0)
-    saved = segment_of(operator.freeze(CheckpointId(1)).tables[0])
+    saved = segment_of(operator.freeze(SnapshotOrder(CheckpointId(1))).tables[0])
     more = numbers([1, 2, 3], [-4, 9, 6], pa.int64())
     out: list[dict[str, Any]] = []
     for index in range(2):
@@ -243,7 +247,7 @@ def test_nothing_seen_is_null_and_something_seen_is_not_on_both_sides_of_a_resto
         seen: dict[int, list[Any]] = {1: [], 2: [value]}
         for place, (key, each) in enumerate([*((1, each) for each in values), (2, None)]):
             if place == cut:
-                saved = segment_of(operator.freeze(CheckpointId(1)).tables[0])
+                saved = segment_of(operator.freeze(SnapshotOrder(CheckpointId(1))).tables[0])
                 operator = opened(["k"], aggregates, schema, [snapshot_of(saved)])
             (out,) = operator.process(numbers([key], [each], kind), 0)
             seen[key].append(each)
@@ -313,7 +317,7 @@ def test_the_bound_of_an_integer_sum_is_taken_up_after_a_restore() -> None:
     batch = numbers([1], [BIG], pa.int64())
     operator = opened(["k"], {"s": pen.sum("v")}, batch.schema)
     operator.process(batch, 0)
-    saved = segment_of(operator.freeze(CheckpointId(1)).tables[0])
+    saved = segment_of(operator.freeze(SnapshotOrder(CheckpointId(1))).tables[0])
     restored = opened(["k"], {"s": pen.sum("v")}, batch.schema, [snapshot_of(saved)])
     with pytest.raises(DataError, match="64-bit"):
         restored.process(numbers([1], [1], pa.int64()), 0)
@@ -339,7 +343,7 @@ def test_a_restore_into_other_columns_is_refused_with_both_sides() -> None:
     batch = numbers([1], [1], pa.int64())
     operator = opened(["k"], {"s": pen.sum("v")}, batch.schema)
     operator.process(batch, 0)
-    saved = segment_of(operator.freeze(CheckpointId(1)).tables[0])
+    saved = segment_of(operator.freeze(SnapshotOrder(CheckpointId(1))).tables[0])
     with pytest.raises(SchemaError, match=r"s.sum BIGINT.*s.min BIGINT.*restore=\"fresh\""):
         opened(["k"], {"s": pen.min("v")}, batch.schema, [snapshot_of(saved)])
 
@@ -349,7 +353,7 @@ def test_a_snapshot_names_its_columns_so_that_people_can_read_it() -> None:
     batch = numbers([7], [3], pa.int64())
     operator = opened(["k"], {"n": pen.count(), "mean": pen.avg("v")}, batch.schema)
     operator.process(batch, 0)
-    (row,) = rows_of(operator.freeze(CheckpointId(1)).tables[0])
+    (row,) = rows_of(operator.freeze(SnapshotOrder(CheckpointId(1))).tables[0])
     assert row.pop("__kg") == key_groups(key_hashes([pa.array([7])])[0], 128)[0]
     assert row == {"key.k": 7, "value.n.count": 1, "value.mean.sum": 3.0, "value.mean.count": 1}
 

@@ -24,6 +24,7 @@ from penstock.protocol.messages import (
     FromWorker,
     Leave,
     Ready,
+    SnapshotOrder,
     Status,
     ToWorker,
     Trigger,
@@ -148,10 +149,13 @@ def test_a_flipped_byte_gives_a_message_or_a_wire_error(data: st.DataObject) -> 
         (["Drop", {"attempt": True}], "attempt: expected an integer, got bool"),
         (["Drop", {"attempt": 1.0}], "attempt: expected an integer, got float"),
         (
-            ["Trigger", {"attempt": 1, "checkpoint": 2, "kind": "evil"}],
+            ["Trigger", {"attempt": 1, "order": {"id": 2, "kind": "evil", "base": 0}}],
             "kind: 'evil' is not a Snap",
         ),
-        (["Trigger", {"attempt": 1, "checkpoint": 2, "kind": None}], "kind: 'None' is not a Snap"),
+        (
+            ["Trigger", {"attempt": 1, "order": {"id": 2, "kind": None}}],
+            "kind: 'None' is not a Snap",
+        ),
         (["Start", {"attempt": 1, "endpoints": [[1, {}], [1, {}]]}], "the same key twice"),
         (["Start", {"attempt": 1, "endpoints": [[1]]}], "expected pairs of key and value"),
         (["Finished", {"attempt": 1, "subtasks": [{"task": 1}]}], "subtasks[0]: the field 'index'"),
@@ -228,7 +232,7 @@ def test_numbers_and_views_of_numpy_become_plain_ones() -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        Trigger(AttemptId(1), CheckpointId(1), "checkpoint"),  # type: ignore[arg-type]
+        Trigger(AttemptId(1), SnapshotOrder(CheckpointId(1), "checkpoint")),  # type: ignore[arg-type]
         Abort("1", CheckpointId(1)),  # type: ignore[arg-type]
         Ready(AttemptId(1), SlotId(1), {1: "x"}),  # type: ignore[dict-item]
         Status(AttemptId(1), SlotId(0), metrics={"a": "1"}),  # type: ignore[dict-item]

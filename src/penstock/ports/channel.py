@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from penstock.protocol.ids import CheckpointId
+from penstock.protocol.messages import SnapshotOrder
 
 
 @dataclass(slots=True)
@@ -25,11 +26,9 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    checkpoint: CheckpointId
-    urgent: bool = False
-    """Unaligned: whoever meets it takes the snapshot at once."""
-    last: bool = False
-    """The job is to stop behind it: nobody holds anything back."""
+    """What comes before it belongs to the snapshot that is ordered, what comes behind it does not."""
+
+    order: SnapshotOrder
 
 
 @dataclass(frozen=True, slots=True)

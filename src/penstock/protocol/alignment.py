@@ -30,6 +30,7 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from penstock.protocol.ids import NO_CHECKPOINT, ChannelId, CheckpointId
+from penstock.protocol.messages import SnapshotOrder
 
 _NONE: frozenset[ChannelId] = frozenset()
 
@@ -41,8 +42,7 @@ class Take:
     `record` has the channels whose queues, up to this barrier, belong to the snapshot. If the subtask is recording
     afterwards the snapshot is whole with `Recorded`, otherwise at once."""
 
-    checkpoint: CheckpointId
-    urgent: bool = False
+    order: SnapshotOrder
     record: frozenset[ChannelId] = _NONE
 
 
@@ -83,12 +83,15 @@ class Idle:
 
 @dataclass(frozen=True, slots=True)
 class Aligning:
-    """Some channels have delivered the barrier of `checkpoint` and are blocked. `urgent`: it waits for pointwise
+    """Some channels have delivered the barrier of this snapshot and are blocked. An urgent one waits for pointwise
     channels only."""
 
-    checkpoint: CheckpointId
+    order: SnapshotOrder
     delivered: frozenset[ChannelId]
-    urgent: bool = False
+
+    @property
+    def checkpoint(self) -> CheckpointId:
+        return self.order.id
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +111,7 @@ class Alignment:
     phase: Idle | Aligning | Recording = Idle()
     last: CheckpointId = NO_CHECKPOINT
     dead: frozenset[CheckpointId] = frozenset()
-    announced: frozenset[CheckpointId] = frozenset()
+    announced: frozenset[SnapshotOrder] = frozenset()
     pointwise: frozenset[ChannelId] = _NONE
     """Channels that always align."""
     read: Mapping[ChannelId, CheckpointId] = field(default_factory=dict)
@@ -122,7 +125,7 @@ class Alignment:
         phase = self.phase
         if not isinstance(phase, Aligning):
             return _NONE
-        if phase.urgent:
+        if phase.order.urgent:
             return (phase.delivered | (self.open - self.pointwise)) & self.open
         return phase.delivered & self.open
 
@@ -132,16 +135,15 @@ class Alignment:
         phase = self.phase
         if isinstance(phase, Recording):
             return phase.waiting
-        if isinstance(phase, Aligning) and phase.urgent:
+        if isinstance(phase, Aligning) and phase.order.urgent:
             return self._owing(phase.checkpoint, self.open - phase.delivered - self.pointwise)
         return _NONE
 
     @property
     def pending(self) -> frozenset[CheckpointId]:
         """Snapshots this subtask knows of and has not finished."""
-        if isinstance(self.phase, Idle):
-            return self.announced
-        return self.announced | {self.phase.checkpoint}
+        announced = frozenset(order.id for order in self.announced)
+        return announced if isinstance(self.phase, Idle) else announced | {self.phase.checkpoint}
 
     def is_over(self, checkpoint: CheckpointId) -> bool:
         return checkpoint <= self.last or checkpoint in self.dead
@@ -161,21 +163,21 @@ Step: TypeAlias = tuple[Alignment, tuple[Action, ...]]
 # ---- from the coordinator
 
 
-def on_trigger(state: Alignment, checkpoint: CheckpointId, urgent: bool = False) -> Step:
-    """The coordinator has announced a snapshot; `urgent`: it is not to wait for barriers."""
-    if state.is_over(checkpoint) or _is_older(state, checkpoint):
+def on_trigger(state: Alignment, order: SnapshotOrder) -> Step:
+    """The coordinator has announced a snapshot; an urgent one is not to wait for barriers."""
+    if state.is_over(order.id) or _is_older(state, order.id):
         return state, (Ignored(Why.STALE),)
     given_up: tuple[Action, ...] = ()
-    if urgent or isinstance(state.phase, Recording):
-        state, given_up = _without_older(state, checkpoint, f"{checkpoint} was triggered")
+    if order.urgent or isinstance(state.phase, Recording):
+        state, given_up = _without_older(state, order.id, f"{order.id} was triggered")
     if not state.open:
-        return _over(state, checkpoint), (*given_up, Take(checkpoint, urgent))
-    if urgent:
-        after, actions = _hurry(state, checkpoint)
+        return _over(state, order.id), (*given_up, Take(order))
+    if order.urgent:
+        after, actions = _hurry(state, order)
         return after, (*given_up, *actions)
-    if checkpoint in state.announced:
+    if order in state.announced:
         return state, (*given_up, Ignored(Why.REPEATED))
-    after = replace(state, announced=state.announced | {checkpoint})
+    after = replace(state, announced=state.announced | {order})
     return after, (*given_up, Ignored(Why.ANNOUNCED))
 
 
@@ -190,7 +192,7 @@ def on_abort(state: Alignment, checkpoint: CheckpointId) -> Step:
     after = replace(
         state,
         dead=state.dead | {checkpoint},
-        announced=state.announced - {checkpoint},
+        announced=frozenset(order for order in state.announced if order.id != checkpoint),
     )
     return after, ()
 
@@ -206,15 +208,14 @@ def on_overflow(state: Alignment, reason: str) -> Step:
 # ---- frames that are processed
 
 
-def on_barrier(
-    state: Alignment, channel: ChannelId, checkpoint: CheckpointId, urgent: bool = False
-) -> Step:
+def on_barrier(state: Alignment, channel: ChannelId, order: SnapshotOrder) -> Step:
     """A barrier has come out of a channel, or of its queue, and is next to be processed."""
-    if state.is_over(checkpoint) or _is_older(state, checkpoint):
+    if state.is_over(order.id) or _is_older(state, order.id):
         return state, (Ignored(Why.STALE),)
-    state, given_up = _without_older(state, checkpoint, f"barrier {checkpoint} overtook it")
-    phase = state.phase if isinstance(state.phase, Aligning) else Aligning(checkpoint, _NONE)
-    phase = replace(phase, delivered=phase.delivered | {channel}, urgent=phase.urgent or urgent)
+    state, given_up = _without_older(state, order.id, f"barrier {order.id} overtook it")
+    phase = state.phase if isinstance(state.phase, Aligning) else Aligning(order, _NONE)
+    known = order if order.urgent else phase.order
+    phase = Aligning(known, phase.delivered | {channel})
     after, actions = _take_if_due(replace(state, phase=phase))
     return after, (*given_up, *actions)
 
@@ -238,10 +239,9 @@ def on_end(state: Alignment, channel: ChannelId) -> Step:
 # ---- frames that are read aside
 
 
-def on_barrier_read(
-    state: Alignment, channel: ChannelId, checkpoint: CheckpointId, urgent: bool
-) -> Step:
+def on_barrier_read(state: Alignment, channel: ChannelId, order: SnapshotOrder) -> Step:
     """A barrier was read into the queue of its channel."""
+    checkpoint = order.id
     newest = max(checkpoint, state.read.get(channel, NO_CHECKPOINT))
     state = replace(state, read={**state.read, channel: newest})
     phase = state.phase
@@ -250,9 +250,9 @@ def on_barrier_read(
     if checkpoint == phase.checkpoint:
         return _delivered_aside(state, channel)
     state, given_up = _without_older(state, checkpoint, f"barrier {checkpoint} overtook it")
-    if not urgent or state.is_over(checkpoint):
+    if not order.urgent or state.is_over(checkpoint):
         return state, given_up
-    after, actions = _hurry(state, checkpoint)
+    after, actions = _hurry(state, order)
     return after, (*given_up, *actions)
 
 
@@ -278,12 +278,12 @@ def _without_older(
     return _over(state, phase.checkpoint), (GiveUp(phase.checkpoint, reason),)
 
 
-def _hurry(state: Alignment, checkpoint: CheckpointId) -> Step:
+def _hurry(state: Alignment, order: SnapshotOrder) -> Step:
     """Take the snapshot as soon as the pointwise channels have delivered."""
-    if any(n > checkpoint for n in state.read.values()):
-        return _over(state, checkpoint), (GiveUp(checkpoint, "a newer barrier is there already"),)
-    phase = state.phase if isinstance(state.phase, Aligning) else Aligning(checkpoint, _NONE)
-    return _take_if_due(replace(state, phase=replace(phase, urgent=True)))
+    if any(n > order.id for n in state.read.values()):
+        return _over(state, order.id), (GiveUp(order.id, "a newer barrier is there already"),)
+    delivered = state.phase.delivered if isinstance(state.phase, Aligning) else _NONE
+    return _take_if_due(replace(state, phase=Aligning(order, delivered)))
 
 
 def _take_if_due(state: Alignment) -> Step:
@@ -292,10 +292,10 @@ def _take_if_due(state: Alignment) -> Step:
         return state, (Ignored(Why.STALE),)
     owed = state.open - phase.delivered
     if not owed:
-        return _over(state, phase.checkpoint), (Take(phase.checkpoint, phase.urgent),)
-    if not phase.urgent or owed & state.pointwise:
+        return _over(state, phase.checkpoint), (Take(phase.order),)
+    if not phase.order.urgent or owed & state.pointwise:
         return state, (Ignored(Why.WAITING),)
-    take = Take(phase.checkpoint, True, owed)
+    take = Take(phase.order, owed)
     waiting = state._owing(phase.checkpoint, owed)
     after = _over(state, phase.checkpoint)
     if not waiting:
@@ -316,10 +316,10 @@ def _delivered_aside(state: Alignment, channel: ChannelId) -> Step:
 def _take_announced(state: Alignment, actions: tuple[Action, ...]) -> Step:
     """Where no channel is left, all announced snapshots are due, in order of their ids."""
     taken = list(actions)
-    for checkpoint in sorted(state.announced) if not state.open else ():
-        if not state.is_over(checkpoint):
-            state = _over(state, checkpoint)
-            taken.append(Take(checkpoint))
+    for order in sorted(state.announced, key=_by_id) if not state.open else ():
+        if not state.is_over(order.id):
+            state = _over(state, order.id)
+            taken.append(Take(order))
     return state, tuple(taken)
 
 
@@ -330,5 +330,9 @@ def _over(state: Alignment, checkpoint: CheckpointId) -> Alignment:
         phase=Idle(),
         last=max(state.last, checkpoint),
         dead=frozenset(n for n in state.dead if n > checkpoint),
-        announced=frozenset(n for n in state.announced if n > checkpoint),
+        announced=frozenset(order for order in state.announced if order.id > checkpoint),
     )
+
+
+def _by_id(order: SnapshotOrder) -> CheckpointId:
+    return order.id

@@ -5,6 +5,10 @@ metadata is being written, and then over: completed or aborted, once and for eve
 more and the metadata is durable; only that makes a `CommitPermit`. Completing n subsumes every older snapshot. A
 snapshot that is persisting when its attempt fails stays: whether it is complete is for storage to say.
 
+Every snapshot is taken by an order, which names the *base* that it may build on: the newest checkpoint that the running
+attempt has completed, or the one that it was restored from. Its subtasks have the state of exactly these. The base of
+an order never changes, and while the snapshot is unfinished it is pinned: nothing that it needs may be deleted.
+
 The machine is told what happened and answers with what to do; it reads no clock and touches no storage. A refused or
 late event changes nothing and says why.
 """
@@ -17,8 +21,8 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from penstock.protocol.commit import CommitPermit
-from penstock.protocol.ids import NO_CHECKPOINT, AttemptId, CheckpointId, SubtaskId
-from penstock.protocol.messages import Live, SnapshotKind
+from penstock.protocol.ids import NO_CHECKPOINT, AttemptId, CheckpointId, RequestId, SubtaskId
+from penstock.protocol.messages import SnapshotKind, SnapshotOrder
 from penstock.protocol.recovery import IDS_RESERVED
 from penstock.protocol.snapshot import SubtaskSnapshot
 
@@ -37,6 +41,8 @@ class CoordinatorConfig:
     unaligned: bool = False
     aligned_timeout_ms: float | None = None
     """A checkpoint that is not complete after so long becomes unaligned; 0: it is so from the start."""
+    incremental: bool = False
+    """Orders name a base."""
 
     @property
     def ids_reserved(self) -> int:
@@ -62,20 +68,17 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Collecting:
-    checkpoint: CheckpointId
-    kind: SnapshotKind
+    order: SnapshotOrder
     triggered_ms: float
     owed: frozenset[SubtaskId]
     acks: Acks
-    urgent: bool = False
     expedite_ms: float | None = None
     """When it becomes urgent by itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Persisting:
-    checkpoint: CheckpointId
-    kind: SnapshotKind
+    order: SnapshotOrder
     triggered_ms: float
     acks: Acks
 
@@ -89,17 +92,22 @@ Unfinished: TypeAlias = Collecting | Persisting
 class SendTrigger:
     """To every worker: the announcement goes to everyone, not to sources alone."""
 
-    checkpoint: CheckpointId
-    kind: SnapshotKind
-    urgent: bool = False
+    order: SnapshotOrder
 
 
 @dataclass(frozen=True, slots=True)
 class Expedite:
     """To every worker: this snapshot takes too long to align, and is urgent from now on."""
 
+    order: SnapshotOrder
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Who asked for a checkpoint gets this one, whatever becomes of it."""
+
+    request: RequestId
     checkpoint: CheckpointId
-    kind: SnapshotKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +187,7 @@ class Ignored:
 Action: TypeAlias = (
     SendTrigger
     | Expedite
+    | Answer
     | SendAbort
     | Persist
     | Completed
@@ -196,6 +205,8 @@ class Attempt:
 
     id: AttemptId
     subtasks: frozenset[SubtaskId]
+    base: CheckpointId
+    """What its subtasks were restored from, or the newest that they completed since; 0: neither."""
 
 
 class Coordinator:
@@ -218,7 +229,8 @@ class Coordinator:
         self._done_kind: SnapshotKind | None = None
         self._gave_up = False
         """The attempt was told to fail: it ends, and nothing is triggered any more."""
-        self._requests = 0
+        self._requests: tuple[RequestId, ...] = ()
+        """Those that no checkpoint was triggered for yet. They outlive attempts."""
         self._align_next = False
         self._next_periodic_ms: float | None = None
         self._last_end_ms: float | None = None
@@ -232,13 +244,12 @@ class Coordinator:
         restored: CheckpointId,
         now_ms: float,
     ) -> list[Action]:
-        """Every subtask runs, from `restored` on: snapshots may be triggered from now on."""
-        self.attempt = Attempt(attempt, frozenset(subtasks))
+        """Every subtask runs, from `restored` on (0: it is none of this job's): snapshots may be triggered now."""
+        self.attempt = Attempt(attempt, frozenset(subtasks), restored)
         self.completed = [n for n in self.completed if n <= restored]
         self.failures_in_a_row = 0
         self._gave_up = False
         self.last_kind = self._done_kind = None
-        self._requests = 0
         self._align_next = False
         if self.config.every_ms is not None:
             self._next_periodic_ms = now_ms + self.config.every_ms
@@ -255,13 +266,15 @@ class Coordinator:
 
     # ---- triggering
 
-    def request(self, now_ms: float) -> list[Action]:
-        """A person asks for a checkpoint now: it goes before the next periodic one, within the limits."""
-        if self.attempt is None:
-            return [Ignored(Late.NOT_RUNNING)]
-        if self.last_kind is not None:
+    def request(self, request: RequestId, now_ms: float) -> list[Action]:
+        """A person asks for a checkpoint now: it goes before the next periodic one, within the limits. Where no attempt
+        runs it is taken as soon as one does; where the last one is under way that is the answer."""
+        for pending in self.unfinished.values():
+            if pending.order.kind is not SnapshotKind.CHECKPOINT:
+                return [Answer(request, pending.order.id)]
+        if self.attempt is not None and self._done_kind is not None:
             return [Ignored(Late.STOPPING)]
-        self._requests += 1
+        self._requests = (*self._requests, request)
         return self.tick(now_ms)
 
     def request_last(self, kind: SnapshotKind, now_ms: float) -> list[Action]:
@@ -281,9 +294,9 @@ class Coordinator:
                 detail = f"{self.config.timeout_ms} ms"
                 actions += self._abort(pending, Reason.TIMEOUT, detail, now_ms)
             elif pending.expedite_ms is not None and now_ms >= pending.expedite_ms:
-                hurried = replace(pending, urgent=True, expedite_ms=None)
-                self.unfinished[pending.checkpoint] = hurried
-                actions.append(Expedite(pending.checkpoint, pending.kind))
+                order = replace(pending.order, urgent=True)
+                self.unfinished[order.id] = replace(pending, order=order, expedite_ms=None)
+                actions.append(Expedite(order))
         while self._is_due(now_ms):
             if self.ids_until is not None and self.next_id >= self.ids_until:
                 return [*actions, FailAttempt(self._out_of_ids())]
@@ -317,7 +330,7 @@ class Coordinator:
         if now_ms < self._pause_ends_ms():
             return False
         periodic = self._next_periodic_ms
-        return self._requests > 0 or (periodic is not None and now_ms >= periodic)
+        return bool(self._requests) or (periodic is not None and now_ms >= periodic)
 
     def _pause_ends_ms(self) -> float:
         if self._last_end_ms is None:
@@ -331,13 +344,20 @@ class Coordinator:
         self.next_id = CheckpointId(checkpoint + 1)
         kind = self.last_kind or SnapshotKind.CHECKPOINT
         urgent, expedite_ms = self._hurry(kind, now_ms)
+        base = self.attempt.base if self.config.incremental else NO_CHECKPOINT
+        order = SnapshotOrder(checkpoint, kind, urgent, base)
         self.unfinished[checkpoint] = Collecting(
-            checkpoint, kind, now_ms, self.attempt.subtasks, {}, urgent, expedite_ms
+            order, now_ms, self.attempt.subtasks, {}, expedite_ms
         )
-        self._requests = max(0, self._requests - 1)
         if self.config.every_ms is not None:
             self._next_periodic_ms = now_ms + self.config.every_ms
-        return [SendTrigger(checkpoint, kind, urgent)]
+        return [SendTrigger(order), *self._answers(order)]
+
+    def _answers(self, order: SnapshotOrder) -> list[Action]:
+        """Each request gets a checkpoint of its own; all that are left get the last one."""
+        taken = 1 if order.kind is SnapshotKind.CHECKPOINT else len(self._requests)
+        asked, self._requests = self._requests[:taken], self._requests[taken:]
+        return [Answer(request, order.id) for request in asked]
 
     def _hurry(self, kind: SnapshotKind, now_ms: float) -> tuple[bool, float | None]:
         """Only plain checkpoints are ever unaligned, and none that follows one which held too much."""
@@ -375,10 +395,8 @@ class Coordinator:
         if owed:
             self.unfinished[checkpoint] = replace(pending, owed=owed, acks=acks)
             return []
-        self.unfinished[checkpoint] = Persisting(
-            checkpoint, pending.kind, pending.triggered_ms, acks
-        )
-        return [Persist(checkpoint, pending.kind, pending.triggered_ms, acks)]
+        self.unfinished[checkpoint] = Persisting(pending.order, pending.triggered_ms, acks)
+        return [Persist(checkpoint, pending.order.kind, pending.triggered_ms, acks)]
 
     def declined(
         self,
@@ -407,19 +425,22 @@ class Coordinator:
             return [Ignored(Late.UNKNOWN)]
         del self.unfinished[checkpoint]
         self.completed = sorted([*self.completed, checkpoint])
+        if self.attempt is not None and self.attempt.id == attempt:
+            self.attempt.base = max(self.attempt.base, checkpoint)
         self.failures_in_a_row = 0
         if self.ids_until is not None:
             reserved = CheckpointId(checkpoint + self.config.ids_reserved)
             self.ids_until = max(self.ids_until, reserved)
         self._last_end_ms = now_ms
-        if pending.kind is not SnapshotKind.CHECKPOINT:
-            self._done_kind = pending.kind
+        kind = pending.order.kind
+        if kind is not SnapshotKind.CHECKPOINT:
+            self._done_kind = kind
         permit = CommitPermit(attempt, checkpoint)
         actions: list[Action] = [
-            Completed(permit, pending.kind, pending.triggered_ms, now_ms, pending.acks)
+            Completed(permit, kind, pending.triggered_ms, now_ms, pending.acks)
         ]
         for older in self._collecting():
-            if older.checkpoint < checkpoint:
+            if older.order.id < checkpoint:
                 actions += self._abort(older, Reason.SUBSUMED, f"by {checkpoint}", now_ms)
         return actions + self._retire() + self.tick(now_ms)
 
@@ -435,27 +456,28 @@ class Coordinator:
     def _abort(
         self, pending: Unfinished, reason: Reason, detail: str, now_ms: float
     ) -> list[Action]:
-        del self.unfinished[pending.checkpoint]
+        checkpoint = pending.order.id
+        del self.unfinished[checkpoint]
         self._last_end_ms = now_ms
         owed = pending.owed if isinstance(pending, Collecting) else frozenset()
         actions: list[Action] = [
-            SendAbort(pending.checkpoint),
+            SendAbort(checkpoint),
             Aborted(
-                pending.checkpoint,
-                pending.kind,
+                checkpoint,
+                pending.order.kind,
                 pending.triggered_ms,
                 now_ms,
                 reason,
                 detail,
                 owed,
             ),
-            Discard(pending.checkpoint),
+            Discard(checkpoint),
         ]
         if reason.counts_as_failure:
             self.failures_in_a_row += 1
             if self.failures_in_a_row > self.config.tolerable_failures:
                 self._gave_up = True
-                actions.append(FailAttempt(self._too_many(pending.checkpoint, reason, detail)))
+                actions.append(FailAttempt(self._too_many(checkpoint, reason, detail)))
         return actions
 
     def _too_many(self, checkpoint: CheckpointId, reason: Reason, detail: str) -> str:
@@ -488,6 +510,12 @@ class Coordinator:
     def newest_completed(self) -> CheckpointId:
         return self.completed[-1] if self.completed else NO_CHECKPOINT
 
-    def live(self) -> tuple[Live, ...]:
+    def live(self) -> tuple[SnapshotOrder, ...]:
         """Snapshots that subtasks may still have to take."""
-        return tuple(Live(p.checkpoint, p.kind, p.urgent) for p in self._collecting())
+        return tuple(pending.order for pending in self._collecting())
+
+    @property
+    def pinned(self) -> frozenset[CheckpointId]:
+        """Checkpoints that unfinished ones may refer to: none of their files may go."""
+        bases = (pending.order.base for pending in self.unfinished.values())
+        return frozenset(base for base in bases if base)

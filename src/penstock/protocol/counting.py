@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from penstock.protocol.alignment import Action, Ignored, Take, Why
 from penstock.protocol.ids import NO_CHECKPOINT, ChannelId, CheckpointId
+from penstock.protocol.messages import SnapshotOrder
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,10 +21,10 @@ class Counting:
     """`counts` has, per snapshot under way, the channels that have delivered its barrier."""
 
     open: frozenset[ChannelId]
-    counts: Mapping[CheckpointId, frozenset[ChannelId]] = field(default_factory=dict)
+    counts: Mapping[SnapshotOrder, frozenset[ChannelId]] = field(default_factory=dict)
     last: CheckpointId = NO_CHECKPOINT
     dead: frozenset[CheckpointId] = frozenset()
-    announced: frozenset[CheckpointId] = frozenset()
+    announced: frozenset[SnapshotOrder] = frozenset()
 
     @property
     def blocked(self) -> frozenset[ChannelId]:
@@ -35,7 +36,7 @@ class Counting:
 
     @property
     def pending(self) -> frozenset[CheckpointId]:
-        return self.announced | frozenset(self.counts)
+        return frozenset(order.id for order in (*self.announced, *self.counts))
 
     def is_over(self, checkpoint: CheckpointId) -> bool:
         return checkpoint <= self.last or checkpoint in self.dead
@@ -44,27 +45,23 @@ class Counting:
 Step: TypeAlias = tuple[Counting, tuple[Action, ...]]
 
 
-def on_trigger(state: Counting, checkpoint: CheckpointId, urgent: bool = False) -> Step:  # noqa: ARG001
-    """Nothing is ever urgent here: no barrier is waited for with a blocked channel."""
-    if state.is_over(checkpoint):
+def on_trigger(state: Counting, order: SnapshotOrder) -> Step:
+    order = _patient(order)
+    if state.is_over(order.id):
         return state, (Ignored(Why.STALE),)
     if not state.open:
-        return _taken(state, checkpoint), (Take(checkpoint),)
-    if checkpoint in state.announced:
+        return _taken(state, order.id), (Take(order),)
+    if order in state.announced:
         return state, (Ignored(Why.REPEATED),)
-    return replace(state, announced=state.announced | {checkpoint}), (Ignored(Why.ANNOUNCED),)
+    return replace(state, announced=state.announced | {order}), (Ignored(Why.ANNOUNCED),)
 
 
-def on_barrier(
-    state: Counting,
-    channel: ChannelId,
-    checkpoint: CheckpointId,
-    urgent: bool = False,  # noqa: ARG001
-) -> Step:
-    if state.is_over(checkpoint):
+def on_barrier(state: Counting, channel: ChannelId, order: SnapshotOrder) -> Step:
+    order = _patient(order)
+    if state.is_over(order.id):
         return state, (Ignored(Why.STALE),)
-    delivered = state.counts.get(checkpoint, frozenset()) | {channel}
-    state = replace(state, counts={**state.counts, checkpoint: delivered})
+    delivered = state.counts.get(order, frozenset()) | {channel}
+    state = replace(state, counts={**state.counts, order: delivered})
     return _take_due(state)
 
 
@@ -77,33 +74,38 @@ def on_end(state: Counting, channel: ChannelId) -> Step:
 def on_abort(state: Counting, checkpoint: CheckpointId) -> Step:
     if state.is_over(checkpoint):
         return state, (Ignored(Why.STALE),)
-    counts = {n: channels for n, channels in state.counts.items() if n != checkpoint}
+    counts = {order: channels for order, channels in state.counts.items() if order.id != checkpoint}
     after = replace(
         state,
         counts=counts,
         dead=state.dead | {checkpoint},
-        announced=state.announced - {checkpoint},
+        announced=frozenset(order for order in state.announced if order.id != checkpoint),
     )
     return after, ()
 
 
+def _patient(order: SnapshotOrder) -> SnapshotOrder:
+    """Nothing is ever urgent here: no barrier is waited for with a blocked channel."""
+    return replace(order, urgent=False)
+
+
 def _take_due(state: Counting) -> Step:
-    due = {n for n, delivered in state.counts.items() if state.open <= delivered}
+    due = {order for order, delivered in state.counts.items() if state.open <= delivered}
     if not state.open:
         due |= state.announced
     actions: list[Action] = []
-    for checkpoint in sorted(due):
-        if not state.is_over(checkpoint):
-            state = _taken(state, checkpoint)
-            actions.append(Take(checkpoint))
+    for order in sorted(due, key=lambda each: each.id):
+        if not state.is_over(order.id):
+            state = _taken(state, order.id)
+            actions.append(Take(order))
     return state, tuple(actions) or (Ignored(Why.WAITING),)
 
 
 def _taken(state: Counting, checkpoint: CheckpointId) -> Counting:
     return replace(
         state,
-        counts={n: channels for n, channels in state.counts.items() if n > checkpoint},
+        counts={order: having for order, having in state.counts.items() if order.id > checkpoint},
         last=checkpoint,
         dead=frozenset(n for n in state.dead if n > checkpoint),
-        announced=frozenset(n for n in state.announced if n > checkpoint),
+        announced=frozenset(order for order in state.announced if order.id > checkpoint),
     )

@@ -17,6 +17,9 @@ SlotId = NewType("SlotId", int)
 WorkerId = NewType("WorkerId", str)
 """One worker process; a replacement has another id."""
 
+RequestId = NewType("RequestId", int)
+"""Numbers what people ask of a running job, so that each gets the answer to their own request."""
+
 NO_CHECKPOINT = CheckpointId(0)
 
 

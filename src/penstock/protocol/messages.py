@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeAlias
 
-from penstock.protocol.ids import AttemptId, CheckpointId, SlotId, SubtaskId
+from penstock.protocol.ids import NO_CHECKPOINT, AttemptId, CheckpointId, SlotId, SubtaskId
 from penstock.protocol.snapshot import Plain, SubtaskSnapshot
 
 
@@ -24,12 +24,17 @@ class SnapshotKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Live:
-    """A snapshot that subtasks may still have to take. `urgent`: at once, with what is in flight (unaligned)."""
+class SnapshotOrder:
+    """All that there is to know about a snapshot that is to be taken. It travels with the trigger and with every
+    barrier, so that whoever meets one of them first knows as much as everyone else. Said again, it is the same, but for
+    `urgent`: an order may become so."""
 
-    checkpoint: CheckpointId
-    kind: SnapshotKind
+    id: CheckpointId
+    kind: SnapshotKind = SnapshotKind.CHECKPOINT
     urgent: bool = False
+    """Unaligned: it is taken at once, with what is in flight."""
+    base: CheckpointId = NO_CHECKPOINT
+    """A completed checkpoint, of which nothing is deleted meanwhile: the new one may refer to its files. 0: none."""
 
 
 # ---- from the job manager to a worker
@@ -65,11 +70,10 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
+    """Said again, as urgent, of a snapshot that takes too long to align."""
+
     attempt: AttemptId
-    checkpoint: CheckpointId
-    kind: SnapshotKind
-    urgent: bool = False
-    """Said again, with this set, of a snapshot that takes too long to align."""
+    order: SnapshotOrder
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +95,8 @@ class Sync:
     """Level-triggered repetition of Trigger, Abort and Notify."""
 
     attempt: AttemptId
-    live: tuple[Live, ...]
+    live: tuple[SnapshotOrder, ...]
+    """Snapshots that subtasks may still have to take."""
     newest: CheckpointId
     """The newest id ever triggered: what is older and not live is dead, what is newer is not known here yet."""
     completed: CheckpointId

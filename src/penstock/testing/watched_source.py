@@ -11,7 +11,7 @@ from penstock.connectors.base import EndOfInput, Source, SourceContext, SourceRe
 from penstock.connectors.contract import refuse, wrong_answer, wrong_reader
 from penstock.engine.operators.base import FrozenOperator, Operator, OperatorContext
 from penstock.errors import ConfigError
-from penstock.protocol.ids import CheckpointId
+from penstock.protocol.messages import SnapshotOrder
 from penstock.protocol.snapshot import Plain
 from penstock.testing.finding import Finding, short
 from penstock.testing.outside import SimulatedFault
@@ -128,10 +128,10 @@ class FlakyOperator(Operator):
     def finish(self) -> Iterable[pa.RecordBatch]:
         return self._inner.finish()
 
-    def freeze(self, checkpoint: CheckpointId) -> FrozenOperator:
+    def freeze(self, order: SnapshotOrder) -> FrozenOperator:
         if self._world.happens("snapshot_error"):
             raise SimulatedFault("simulated failure in a snapshot")
-        return self._inner.freeze(checkpoint)
+        return self._inner.freeze(order)
 
     def close(self) -> None:
         self._inner.close()

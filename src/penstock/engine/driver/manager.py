@@ -48,7 +48,7 @@ from penstock.protocol import coordinator as snapshots
 from penstock.protocol import phases
 from penstock.protocol.commit import CommitPermit
 from penstock.protocol.coordinator import Coordinator, CoordinatorConfig
-from penstock.protocol.ids import AttemptId, CheckpointId, SlotId, SubtaskId, WorkerId
+from penstock.protocol.ids import AttemptId, CheckpointId, RequestId, SlotId, SubtaskId, WorkerId
 from penstock.protocol.lifecycle import JobMachine, LifecycleConfig
 from penstock.protocol.messages import (
     Abort,
@@ -132,8 +132,9 @@ class JobManager:
         """Of the refusal that is being handled: a later failure has nothing to do with it."""
         self._capacity = ""
         """What holds the cores, of a job that fails for want of them."""
-        self._checkpoint_wanted = False
-        """Somebody asked for one while no attempt ran."""
+        self._asked: dict[RequestId, Callable[[CheckpointId], None]] = {}
+        """Who waits to hear which checkpoint is theirs."""
+        self._next_request = RequestId(1)
         self._next_sync_ms = 0.0
         self._next_repeat_ms = 0.0
         self._give_up_ms = float("inf")
@@ -204,10 +205,13 @@ class JobManager:
         times += self._later.times_ms
         return min(time for time in times if time is not None)
 
-    def request_checkpoint(self) -> None:
-        """Where no attempt runs it is taken as soon as one does."""
-        self._checkpoint_wanted = self.coordinator.attempt is None
-        self._coordinate(self.coordinator.request(self._now()))
+    def request_checkpoint(self, answer: Callable[[CheckpointId], None] = lambda _: None) -> None:
+        """`answer` is told which checkpoint it is, when that is triggered. Where no attempt runs it is taken as soon as
+        one does."""
+        request = self._next_request
+        self._next_request = RequestId(request + 1)
+        self._asked[request] = answer
+        self._coordinate(self.coordinator.request(request, self._now()))
 
     def request_stop(self) -> None:
         self._obey(self.machine.stop(self._now()))
@@ -409,8 +413,6 @@ class JobManager:
         self._crew.publish()
         subtasks = self._spec.plan.subtasks
         self._coordinate(self.coordinator.attempt_started(attempt, subtasks, restored, self._now()))
-        if self._checkpoint_wanted:
-            self.request_checkpoint()
 
     def _fail_attempt(self, attempt: AttemptId, reason: str, what: str) -> None:
         log.warning("job %s: attempt %s failed, %s", self._spec.job, attempt, reason)
@@ -471,15 +473,17 @@ class JobManager:
 
     def _coordinate_one(self, action: snapshots.Action) -> None:  # noqa: C901, PLR0912 (one line per case)
         match action:
-            case snapshots.SendTrigger(checkpoint, kind, urgent):
-                how = mode_of(self._spec.mode, urgent)
+            case snapshots.SendTrigger(order):
+                how = mode_of(self._spec.mode, order.urgent)
                 if self._durable is not None:
-                    self._durable.triggered(checkpoint)
-                self.history.triggered(checkpoint, kind, self._clock.wall_ms(), how)
-                self._tell_running(lambda attempt: Trigger(attempt, checkpoint, kind, urgent))
-            case snapshots.Expedite(checkpoint, kind):
-                self.history.expedited(checkpoint)
-                self._tell_running(lambda attempt: Trigger(attempt, checkpoint, kind, urgent=True))
+                    self._durable.triggered(order.id, order.base)
+                self.history.triggered(order.id, order.kind, self._clock.wall_ms(), how)
+                self._tell_running(lambda attempt: Trigger(attempt, order))
+            case snapshots.Expedite(order):
+                self.history.expedited(order.id)
+                self._tell_running(lambda attempt: Trigger(attempt, order))
+            case snapshots.Answer(request, checkpoint):
+                self._asked.pop(request)(checkpoint)
             case snapshots.SendAbort(checkpoint):
                 self._tell_running(lambda attempt: Abort(attempt, checkpoint))
             case snapshots.Persist():

@@ -47,8 +47,6 @@ class History:
         self._unsaved: list[CheckpointInfo] = []
         self.checkpoints: tuple[CheckpointInfo, ...] = ()
         self.exceptions: tuple[ExceptionInfo, ...] = ()
-        self.past_id = 0
-        """The newest checkpoint that an earlier driver wrote down."""
 
     # ---- what happens
 
@@ -113,7 +111,6 @@ class History:
         """Puts what earlier drivers saw below what this one has seen."""
         own = {info.id for info in self._ended}
         older = {info.id: info for info in past if info.id not in own}
-        self.past_id = max(older, default=self.past_id)
         self._past_oldest = min(older, default=None)
         self._past = at_least(totals, older.values())
         self._ended = _newest((*older.values(), *self._ended))
@@ -126,7 +123,6 @@ class History:
             return
         info = rebuilt(manifest, path)
         self._past = replace(self._past, completed=self._past.completed + 1)
-        self.past_id = max(self.past_id, info.id)
         self._ended = _newest((info, *self._ended))
         self._unsaved.append(info)
         self._publish()

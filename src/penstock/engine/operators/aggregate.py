@@ -10,7 +10,7 @@ from penstock.engine.operators.base import FrozenOperator, Operator, OperatorCon
 from penstock.engine.operators.evolution import BEGIN_ANEW
 from penstock.errors import SchemaError
 from penstock.plan.schema import type_ddl
-from penstock.protocol.ids import CheckpointId
+from penstock.protocol.messages import SnapshotOrder
 from penstock.state.aggregates import Aggregate, result_schema
 from penstock.state.choose import make_folds
 from penstock.state.flat import int64_array, take_rows
@@ -80,7 +80,7 @@ class RunningAggregate(Operator):
         columns += [fold.result(table, touched) for fold in self._folds]
         return (pa.RecordBatch.from_arrays(columns, schema=self._schema),)
 
-    def freeze(self, checkpoint: CheckpointId) -> FrozenOperator:
+    def freeze(self, order: SnapshotOrder) -> FrozenOperator:
         return FrozenOperator(tables=(self._table.freeze(),))
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from penstock.connectors.answer import Answer, answered
 from penstock.connectors.deferred import Deferred
-from penstock.protocol.ids import CheckpointId
+from penstock.protocol.messages import SnapshotOrder
 from penstock.protocol.snapshot import OperatorSnapshot, Plain, Segment
 from penstock.state.frozen import Frozen
 
@@ -75,7 +75,7 @@ class Operator(ABC):
     def hold_nothing_back(self) -> None:  # noqa: B027 (optional)
         """The snapshot that comes now may be the last: what only waits for more is to go on with it."""
 
-    def freeze(self, checkpoint: CheckpointId) -> FrozenOperator:
+    def freeze(self, order: SnapshotOrder) -> FrozenOperator:
         """The state right now. Takes microseconds: what takes longer belongs into `Frozen.write`."""
         return FrozenOperator()
 

@@ -33,6 +33,7 @@ from penstock.engine.operators.held_rows import HeldRows
 from penstock.errors import InvariantBroken, PlanError, SchemaError
 from penstock.protocol.commit import Pending, covered
 from penstock.protocol.ids import NO_CHECKPOINT, CheckpointId
+from penstock.protocol.messages import SnapshotOrder
 from penstock.protocol.snapshot import Plain
 from penstock.wire.structure import Malformed, check_plain
 
@@ -92,7 +93,7 @@ class SourceOperator(Operator):
     def process(self, batch: pa.RecordBatch, port: int) -> Iterable[pa.RecordBatch]:
         return (batch,)
 
-    def freeze(self, checkpoint: CheckpointId) -> FrozenOperator:
+    def freeze(self, order: SnapshotOrder) -> FrozenOperator:
         if self._reader is None:
             return FrozenOperator()
         positions = self._reader.positions()
@@ -180,16 +181,16 @@ class SinkOperator(Operator):
             for rows in self._held.release():
                 self._writer.write(rows)
 
-    def freeze(self, checkpoint: CheckpointId) -> FrozenOperator:
+    def freeze(self, order: SnapshotOrder) -> FrozenOperator:
         if self._writer is not None and self._held.due:
             self.hold_nothing_back()
-            prepared = self._writer.prepare(checkpoint)
+            prepared = self._writer.prepare(order.id)
             self._held.begin()
             if prepared is not None:
                 if not callable(prepared):
                     _check_plain(prepared, "what prepare() returned")
                 work = partial(_prepared, prepared)
-                self._pending = (*self._pending, Pending(checkpoint, Deferred(work)))
+                self._pending = (*self._pending, Pending(order.id, Deferred(work)))
         return FrozenOperator(
             tables=self._held.freeze(),
             transactions=tuple(entry.transaction for entry in self._pending),

@@ -26,7 +26,7 @@ from penstock.engine.operators.states.scope import Scope
 from penstock.engine.operators.states.value import ValueState
 from penstock.errors import ConfigError, PlanError
 from penstock.plan.schema import parse_schema
-from penstock.protocol.ids import CheckpointId
+from penstock.protocol.messages import SnapshotOrder
 from penstock.state.aggregates import Aggregate
 from penstock.state.keyed import Keyed
 
@@ -174,7 +174,7 @@ class Process(Operator):
         self._scope.end()
         return out
 
-    def freeze(self, checkpoint: CheckpointId) -> FrozenOperator:
+    def freeze(self, order: SnapshotOrder) -> FrozenOperator:
         return FrozenOperator(tables=tuple(state.freeze() for state in self._states.values()))
 
     def close(self) -> None:

@@ -44,6 +44,7 @@ from penstock.protocol.messages import (
     Finished,
     FromWorker,
     SnapshotKind,
+    SnapshotOrder,
     Status,
     Sync,
 )
@@ -290,12 +291,12 @@ class Attempt:
 
     # ---- snapshots
 
-    def trigger(self, checkpoint: CheckpointId, kind: SnapshotKind, urgent: bool = False) -> None:
-        if self._commits is not None and kind is not SnapshotKind.CHECKPOINT:
-            self._commits.last = checkpoint
+    def trigger(self, order: SnapshotOrder) -> None:
+        if self._commits is not None and order.kind is not SnapshotKind.CHECKPOINT:
+            self._commits.last = order.id
         for subtask in self.subtasks:
             self._at_work = subtask.chain
-            subtask.trigger(checkpoint, kind, urgent)
+            subtask.trigger(order)
             self._carry_on(subtask)
 
     def abort(self, checkpoint: CheckpointId) -> None:
@@ -315,13 +316,13 @@ class Attempt:
         if not self._settled:
             self._settled = True
             self._network.settled()
-        live = {entry.checkpoint for entry in message.live}
+        live = {order.id for order in message.live}
         for subtask in self.subtasks:
             for checkpoint in sorted(subtask.barriers.pending - live):
                 if checkpoint <= message.newest:
                     self.abort(checkpoint)
-        for entry in message.live:
-            self.trigger(entry.checkpoint, entry.kind, entry.urgent)
+        for order in message.live:
+            self.trigger(order)
         if message.completed:
             self.completed(message.completed)
         self._answer_again(live, message.newest)

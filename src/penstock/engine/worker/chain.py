@@ -12,7 +12,7 @@ from penstock.engine.operators.connect import SinkOperator, SourceOperator
 from penstock.engine.tracebacks import place_of
 from penstock.errors import InvariantBroken, SchemaError
 from penstock.plan.physical import Task
-from penstock.protocol.ids import CheckpointId
+from penstock.protocol.messages import SnapshotOrder
 
 Emit = Callable[[int, pa.RecordBatch], None]
 """Takes the number of an edge and the rows that leave the task by it."""
@@ -71,11 +71,11 @@ class Chain:
             self.current = name
             operator.hold_nothing_back()
 
-    def freeze(self, checkpoint: CheckpointId) -> dict[str, FrozenOperator]:
+    def freeze(self, order: SnapshotOrder) -> dict[str, FrozenOperator]:
         frozen = {}
         for name, operator in zip(self._names, self._operators, strict=True):
             self.current = name
-            frozen[name] = operator.freeze(checkpoint)
+            frozen[name] = operator.freeze(order)
         return frozen
 
     def counts(self) -> list[tuple[str, int, int]]:

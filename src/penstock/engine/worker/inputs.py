@@ -62,7 +62,7 @@ class Input:
     def queued_before(self, checkpoint: CheckpointId) -> Iterable[Batch]:
         """The rows in the queue that belong to a snapshot: all that stand before its barrier."""
         for frame in self.queue:
-            if isinstance(frame, Barrier) and frame.checkpoint == checkpoint:
+            if isinstance(frame, Barrier) and frame.order.id == checkpoint:
                 return
             if isinstance(frame, Batch):
                 yield frame

@@ -16,6 +16,7 @@ import pyarrow as pa
 from penstock.engine.worker.partition import Partitioner
 from penstock.ports.channel import Barrier, Batch, End, Frame, OutputChannel
 from penstock.protocol.ids import NO_CHECKPOINT, ChannelId, CheckpointId
+from penstock.protocol.messages import SnapshotOrder
 
 
 @dataclass
@@ -64,13 +65,13 @@ class Outputs:
         for target, rows in partition(batch):
             outputs[target].put(Batch(rows))
 
-    def barrier(self, checkpoint: CheckpointId, urgent: bool = False, last: bool = False) -> None:
+    def barrier(self, order: SnapshotOrder) -> None:
         """Behind everything that was emitted, also behind what still waits."""
         for output in self._all:
-            output.put(Barrier(checkpoint, urgent, last))
-            output.newest = checkpoint
-            if urgent:
-                output.awaited = checkpoint
+            output.put(Barrier(order))
+            output.newest = order.id
+            if order.urgent:
+                output.awaited = order.id
 
     def hold(self, checkpoint: CheckpointId) -> None:
         """The snapshot has become urgent after its barrier was sent."""
@@ -86,7 +87,7 @@ class Outputs:
         """The barrier of an aborted snapshot that still waits is taken out."""
         for output in self._all:
             for frame in [f for f in output.waiting if isinstance(f, Barrier)]:
-                if frame.checkpoint == checkpoint:
+                if frame.order.id == checkpoint:
                     output.waiting.remove(frame)
                     output.forget(checkpoint)
 

@@ -27,7 +27,7 @@ from penstock.protocol import alignment, counting
 from penstock.protocol.alignment import Aligning, Alignment, Recording
 from penstock.protocol.counting import Counting
 from penstock.protocol.ids import ChannelId, CheckpointId, SubtaskId
-from penstock.protocol.messages import SnapshotKind
+from penstock.protocol.messages import SnapshotKind, SnapshotOrder
 
 ROWS_MAX = 65_536
 ROWS_WORTH_SENDING = 8_192
@@ -95,7 +95,6 @@ class Subtask:
         self._slice_rows = ROWS_MAX
         self._next_poll_ms = float("-inf")
         self._paused_by: CheckpointId | None = None
-        self._kinds: dict[CheckpointId, SnapshotKind] = {}
         self._aligning_since: tuple[float, int] | None = None
         """When the first channel was blocked, and how many rows had come in by then."""
         self._inflight_bytes_max = inflight_bytes_max
@@ -211,10 +210,8 @@ class Subtask:
                 rows = rows.slice(0, self._slice_rows)
             self._process_timed(rows, entry.port, self._clock.monotonic_ms())
         elif isinstance(frame, Barrier):
-            self._note_last(frame)
-            barrier = (entry.id, frame.checkpoint, frame.urgent)
-            self._apply(self._rules.on_barrier(self.barriers, *barrier))
-            entry.channel.confirm(frame.checkpoint)
+            self._apply(self._rules.on_barrier(self.barriers, entry.id, frame.order))
+            entry.channel.confirm(frame.order.id)
         elif isinstance(frame, End):
             self._apply(self._rules.on_end(self.barriers, entry.id))
             if not self.barriers.open:
@@ -258,9 +255,7 @@ class Subtask:
                 self._recorder.add(entry.id, frame)
             self._check_overflow()
         elif isinstance(frame, Barrier):
-            self._note_last(frame)
-            barrier = (entry.id, frame.checkpoint, frame.urgent)
-            self._apply(self._rules.on_barrier_read(self.barriers, *barrier))
+            self._apply(self._rules.on_barrier_read(self.barriers, entry.id, frame.order))
         elif isinstance(frame, End):
             self._apply(self._rules.on_end_read(self.barriers, entry.id))
 
@@ -276,20 +271,12 @@ class Subtask:
 
     # ---- snapshots
 
-    def trigger(self, checkpoint: CheckpointId, kind: SnapshotKind, urgent: bool = False) -> None:
-        if not self.barriers.is_over(checkpoint):
-            self._kinds[checkpoint] = kind
-        self._apply(self._rules.on_trigger(self.barriers, checkpoint, urgent))
-        if urgent:
-            self.outputs.hold(checkpoint)
-
-    def _note_last(self, barrier: Barrier) -> None:
-        """The word of it by a message may come later, or never."""
-        if barrier.last and not self.barriers.is_over(barrier.checkpoint):
-            self._kinds[barrier.checkpoint] = SnapshotKind.STOP
+    def trigger(self, order: SnapshotOrder) -> None:
+        self._apply(self._rules.on_trigger(self.barriers, order))
+        if order.urgent:
+            self.outputs.hold(order.id)
 
     def abort(self, checkpoint: CheckpointId) -> None:
-        self._kinds.pop(checkpoint, None)
         self._apply(self._rules.on_abort(self.barriers, checkpoint))
         self._forget_unrecorded(checkpoint)
         self.outputs.forget_barrier(checkpoint)
@@ -319,26 +306,30 @@ class Subtask:
             self._aligning_since = (self._clock.monotonic_ms(), self.chain.rows_in[0])
 
     def _take(self, action: alignment.Take) -> None:
-        checkpoint = action.checkpoint
+        order = action.order
         began_ms, rows_in = self._clock.monotonic_ms(), self.chain.rows_in[0]
-        last = self._kinds.get(checkpoint) is SnapshotKind.STOP
-        if last:
-            self.chain.hold_nothing_back()
-        operators = self.chain.freeze(checkpoint)
+        if order.kind is SnapshotKind.STOP:
+            self._stop_behind(order)
+        operators = self.chain.freeze(order)
         if not self.finished:
-            self.outputs.barrier(checkpoint, action.urgent, last)
+            self.outputs.barrier(order)
         since_ms, rows_before = self._aligning_since or (began_ms, rows_in)
         sync_ms = self._clock.monotonic_ms() - began_ms
         waited = (began_ms - since_ms, sync_ms, rows_in - rows_before)
-        taken = Taken(self.id, checkpoint, operators, self.finished, *waited)
+        taken = Taken(self.id, order.id, operators, self.finished, *waited)
         if action.record:
             self._unrecorded = taken
             behind = (entry for entry in self._inputs if entry.id in action.record)
-            self._recorder = Recorder(behind, checkpoint, self._rescued)
+            self._recorder = Recorder(behind, order.id, self._rescued)
         else:
             self.news.append(taken)
         self._aligning_since = None
-        self._note_taken(checkpoint)
+
+    def _stop_behind(self, order: SnapshotOrder) -> None:
+        """The job may end with it: nobody holds anything back, and sources pause."""
+        self.chain.hold_nothing_back()
+        if self.chain.source is not None:
+            self._paused_by = order.id
 
     def _recorded(self, checkpoint: CheckpointId) -> None:
         taken, recorder = self._unrecorded, self._recorder
@@ -356,11 +347,6 @@ class Subtask:
         if self._unrecorded is not None and self._unrecorded.checkpoint == checkpoint:
             self._unrecorded.release()
             self._unrecorded = self._recorder = None
-
-    def _note_taken(self, checkpoint: CheckpointId) -> None:
-        if self._kinds.get(checkpoint) is SnapshotKind.STOP and self.chain.source is not None:
-            self._paused_by = checkpoint
-        self._kinds = {n: kind for n, kind in self._kinds.items() if n > checkpoint}
 
     # ---- what the host waits for
 

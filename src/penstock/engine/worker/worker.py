@@ -136,10 +136,11 @@ class Worker:
                 self._on_drop(attempt)
             case Start(attempt, endpoints):
                 self._on_start(attempt, endpoints)
-            case Trigger(attempt, checkpoint, kind, urgent):
+            case Trigger(attempt, order):
                 if (mine := self._mine(attempt)) is not None:
-                    self._note(f"trigger {checkpoint} {kind}{' at once' if urgent else ''}")
-                    mine.trigger(checkpoint, kind, urgent)
+                    how = " at once" if order.urgent else ""
+                    self._note(f"trigger {order.id} {order.kind}{how}")
+                    mine.trigger(order)
             case Abort(attempt, checkpoint):
                 if (mine := self._mine(attempt)) is not None:
                     self._note(f"abort {checkpoint}")

@@ -30,6 +30,7 @@ from penstock.shells.sim.cuts import Cuts, check_order
 from penstock.shells.sim.fates import Fates
 from penstock.shells.sim.inflight import copies_to, fetch_from, rows_in_flight
 from penstock.shells.sim.leftovers import Leftovers
+from penstock.shells.sim.orders import Orders
 from penstock.shells.sim.outside import row
 from penstock.state.segments import read_blocks
 from penstock.wire import manifest as manifests
@@ -53,6 +54,7 @@ class Checkers:
         """An attempt began below what was out already, and had a reason: rows may come twice."""
         self.cuts = Cuts(world)
         self.fates = Fates(world)
+        self.orders = Orders(world)
         self.leftovers = Leftovers(world)
         self._claims: dict[int, str] = {}
         """Per attempt, the driver that claimed it."""
@@ -91,6 +93,10 @@ class Checkers:
     def listed(self, who: str) -> list[str]:
         """What somebody saw when it looked through everything the last time."""
         return self._listed.get(who, [])
+
+    def restored_by(self, attempt: int) -> CheckpointId | None:
+        """What an attempt recorded to have restored."""
+        return self._restored.get(attempt)
 
     def is_void(self, manifest: Manifest) -> bool:
         """Whether a later attempt went back behind this checkpoint, and none after that went on from it: one that was
@@ -270,6 +276,7 @@ class Checkers:
 
     def on_sent(self, driver: int, message: ToWorker) -> None:
         self.fates.on_sent(driver, message)
+        self.orders.on_sent(message)
         if isinstance(message, Trigger):
             self._on_trigger(driver, message)
         elif isinstance(message, Notify):
@@ -291,15 +298,16 @@ class Checkers:
 
     def _on_trigger(self, driver: int, message: Trigger) -> None:
         """I7: ids only ever grow, over all drivers."""
-        known = self._triggered.get(message.checkpoint)
+        checkpoint = message.order.id
+        known = self._triggered.get(checkpoint)
         if known is None:
             newest = max(self._triggered, default=0)
             by_same = [n for n, d in self._triggered.items() if d == driver]
-            if message.checkpoint < max(by_same, default=0):
-                self._violation("I7", f"id {message.checkpoint} is triggered after {newest}")
-            self._triggered[message.checkpoint] = driver
+            if checkpoint < max(by_same, default=0):
+                self._violation("I7", f"id {checkpoint} is triggered after {newest}")
+            self._triggered[checkpoint] = driver
         elif known != driver:
-            self._violation("I7", f"id {message.checkpoint} is triggered by two drivers")
+            self._violation("I7", f"id {checkpoint} is triggered by two drivers")
 
     def _on_notify(self, message: Notify) -> None:
         """I9, I18: nobody hears of a checkpoint that is not durable, or that a later attempt has left behind."""

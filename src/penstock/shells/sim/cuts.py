@@ -91,9 +91,7 @@ def sent_before(log: Iterable[Frame], checkpoint: CheckpointId) -> Rows | None:
     """The rows before this barrier, or before the end; None where neither was sent."""
     rows: Rows = []
     for frame in log:
-        if isinstance(frame, End) or (
-            isinstance(frame, Barrier) and frame.checkpoint == checkpoint
-        ):
+        if isinstance(frame, End) or (isinstance(frame, Barrier) and frame.order.id == checkpoint):
             return rows
         if isinstance(frame, Batch):
             rows += _rows(frame.data)

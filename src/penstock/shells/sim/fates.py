@@ -78,8 +78,8 @@ class Fates:
     def on_sent(self, driver: int, message: ToWorker) -> None:
         told = self.of(driver)
         match message:
-            case Trigger(attempt, checkpoint):
-                self._triggered(driver, told, attempt, checkpoint)
+            case Trigger(attempt, order):
+                self._triggered(driver, told, attempt, order.id)
             case Abort(_, checkpoint):
                 self._aborted(told, checkpoint)
             case Notify(_, checkpoint):
@@ -117,7 +117,7 @@ class Fates:
         told.notified = max(told.notified, checkpoint)
 
     def _synced(self, told: Told, message: Sync) -> None:
-        live = [entry.checkpoint for entry in message.live]
+        live = [order.id for order in message.live]
         over = sorted(told.given_up.union(told.complete).intersection(live))
         if over:
             self._violation("I6", f"checkpoints {over} are over and called live")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from penstock.ports.channel import ChannelLost, Frame
+from penstock.ports.channel import Barrier, ChannelLost, Frame
 from penstock.ports.control import ControlEvent, DriverLost, Received
 from penstock.protocol.ids import NO_CHECKPOINT, ChannelId, CheckpointId, WorkerId
 from penstock.protocol.messages import FromWorker, Leave, ToWorker
@@ -197,6 +197,8 @@ class SimChannel:
         waiting = len(self._frames)
         if waiting >= self._frames_max:
             return False
+        if isinstance(frame, Barrier):
+            self._world.checkers.orders.on_met(frame.order)
         self._sent += 1
         self._log.append(frame)
         self._frames.append((self._sent, self._arrival_ms(), frame))

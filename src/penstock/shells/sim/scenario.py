@@ -25,7 +25,7 @@ from penstock.plan.graph import (
     Rebalance,
 )
 from penstock.plan.physical import PhysicalPlan
-from penstock.protocol.ids import CheckpointId
+from penstock.protocol.messages import SnapshotOrder
 from penstock.shells.sim import faults, settings
 from penstock.shells.sim.faults import Faults
 from penstock.shells.sim.inflight import copies_to
@@ -64,7 +64,8 @@ class FlakyMap(Operator):
             self._world.clock.now_ms += self._world.rng.random() * 200
         return (batch,)
 
-    def freeze(self, checkpoint: CheckpointId) -> FrozenOperator:
+    def freeze(self, order: SnapshotOrder) -> FrozenOperator:
+        self._world.checkers.orders.on_met(order)
         if self._world.happens("snapshot_error"):
             raise RuntimeError("simulated failure in a snapshot")
         return FrozenOperator()

@@ -20,6 +20,7 @@ from penstock.engine.history.records import (
     WorkerInfo,
 )
 from penstock.errors import JobFailed, PlanError
+from penstock.protocol.ids import CheckpointId
 from penstock.protocol.phases import Outcome
 from penstock.shells.spark.background import ThreadBackground
 from penstock.shells.spark.clock import RealClock
@@ -167,13 +168,12 @@ class DriverLoop:
             raise PlanError(
                 "this job takes no checkpoints: start it with checkpoint=pen.CheckpointConfig(...)"
             )
-        newest = max((info.id for info in self.checkpoints()), default=0)
-        self._ask(self._manager.request_checkpoint)
+        mine: list[CheckpointId] = []
+        self._ask(lambda: self._manager.request_checkpoint(mine.append))
 
         def found() -> CheckpointInfo | None:
-            known = max(newest, self._manager.history.past_id)
-            later = [i for i in self.checkpoints() if i.id > known and i.status != "pending"]
-            return later[-1] if later else None
+            ended = (info for info in self.checkpoints() if info.status != "pending")
+            return next((info for info in ended if info.id in mine), None)
 
         with self._changed:
             self._changed.wait_for(lambda: found() or self._over.is_set(), timeout_s)

@@ -26,6 +26,7 @@ import zmq
 from penstock.errors import SchemaError
 from penstock.ports.channel import Barrier, Batch, ChannelLost, End, Frame
 from penstock.protocol.ids import NO_CHECKPOINT, ChannelId, CheckpointId
+from penstock.protocol.messages import SnapshotKind, SnapshotOrder
 from penstock.shells.spark.peers import CONNECT_WITHIN_MS, Listener, Peer
 from penstock.shells.spark.socket_dir import SocketDir, shares_host
 from penstock.shells.spark.sockets import (
@@ -45,15 +46,12 @@ CONFIRMATIONS_MAX = 1_000
 FRAME_BYTES_MAX = (1 << 31) - 1
 ALIGNED_FROM_BYTES = 16 << 10
 """A frame above the 8 KiB read buffer of ZeroMQ gets aligned memory of its own; others start anywhere."""
-_HEADER = struct.Struct("<BQQ")
+_HEADER = struct.Struct("<BQ")
+"""What a frame is, and its number; the order of a barrier follows."""
+_ORDER = struct.Struct("<QQB?")
 _CONFIRMATION = struct.Struct("<Q")
-_BATCH, _BARRIER, _END, _URGENT_BARRIER, _LAST_BARRIER, _URGENT_LAST_BARRIER = 0, 1, 2, 3, 4, 5
-_BARRIERS = {
-    (False, False): _BARRIER,
-    (True, False): _URGENT_BARRIER,
-    (False, True): _LAST_BARRIER,
-    (True, True): _URGENT_LAST_BARRIER,
-}
+_BATCH, _BARRIER, _END = 0, 1, 2
+_KINDS = (SnapshotKind.CHECKPOINT, SnapshotKind.FINAL, SnapshotKind.STOP)
 _EVENTS, _POLLIN, _POLLOUT = int(zmq.EVENTS), int(zmq.POLLIN), int(zmq.POLLOUT)
 _NOBLOCK, _SNDMORE = int(zmq.NOBLOCK), int(zmq.SNDMORE)
 
@@ -252,10 +250,10 @@ class ZmqOutput:
         if isinstance(frame, Batch):
             self._send_batch(frame.data)
         elif isinstance(frame, Barrier):
-            kind = _BARRIERS[frame.urgent, frame.last]
-            socket.send(_HEADER.pack(kind, self._sequence, frame.checkpoint), _NOBLOCK)
+            header = _HEADER.pack(_BARRIER, self._sequence)
+            socket.send(header + _order_bytes(frame.order), _NOBLOCK)
         else:
-            socket.send(_HEADER.pack(_END, self._sequence, 0), _NOBLOCK)
+            socket.send(_HEADER.pack(_END, self._sequence), _NOBLOCK)
             self._ended = True
         self._sequence += 1
         return True
@@ -298,7 +296,7 @@ class ZmqOutput:
                 f"a batch of {batch.num_rows} rows for channel {self._channel} has {body.size} bytes;"
                 f" at most {FRAME_BYTES_MAX} can be sent: make smaller batches"
             )
-        self.socket.send(_HEADER.pack(_BATCH, self._sequence, 0), _NOBLOCK | _SNDMORE)
+        self.socket.send(_HEADER.pack(_BATCH, self._sequence), _NOBLOCK | _SNDMORE)
         self.socket.send(body, _NOBLOCK, copy=False)
 
 
@@ -338,7 +336,8 @@ class ZmqInput:
     def _take(self, socket: Any) -> Frame:
         if len(self.sockets) > 1:
             self._keep(socket)
-        kind, sequence, checkpoint = _HEADER.unpack(socket.recv(_NOBLOCK))
+        head = socket.recv(_NOBLOCK)
+        kind, sequence = _HEADER.unpack_from(head)
         if sequence != self._sequence:
             raise ChannelLost(
                 f"channel {self._channel} lost frames: expected {self._sequence}, got {sequence}"
@@ -348,15 +347,22 @@ class ZmqInput:
             return Batch(_read(socket.recv(_NOBLOCK, copy=False), self._schema))
         if kind == _END:
             return End()
-        urgent = kind in (_URGENT_BARRIER, _URGENT_LAST_BARRIER)
-        last = kind in (_LAST_BARRIER, _URGENT_LAST_BARRIER)
-        return Barrier(CheckpointId(checkpoint), urgent, last)
+        return Barrier(_order_of(head[_HEADER.size :]))
 
     def _keep(self, socket: Any) -> None:
         for other in self.sockets:
             if other is not socket:
                 other.close(0)
         self.sockets = [socket]
+
+
+def _order_bytes(order: SnapshotOrder) -> bytes:
+    return _ORDER.pack(order.id, order.base, _KINDS.index(order.kind), order.urgent)
+
+
+def _order_of(data: bytes) -> SnapshotOrder:
+    checkpoint, base, kind, urgent = _ORDER.unpack(data)
+    return SnapshotOrder(CheckpointId(checkpoint), _KINDS[kind], urgent, CheckpointId(base))
 
 
 def _read(frame: Any, schema: object) -> Any:

@@ -333,6 +333,7 @@ def _manager_config(settings: JobSettings, wish: RestoreWish, local: bool) -> Ma
         keep=config.keep,
         unaligned=config.unaligned_at_once,
         aligned_timeout_ms=config.aligned_timeout_ms,
+        incremental=config.incremental,
     )
     return ManagerConfig(lifecycle, coordinator, wish, config.retain)
 
