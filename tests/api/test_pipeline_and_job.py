@@ -248,13 +248,18 @@ def test_the_same_pipeline_given_twice_runs_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("durable", "then"), [(True, "goes on from checkpoint 2"), (False, "takes no checkpoints")]
+    ("directory", "then"),
+    [
+        ("chk/", "goes on from checkpoint 2"),
+        ("memory:", "in the memory of this program, and are lost"),
+        ("", "takes no checkpoints"),
+    ],
 )
 def test_a_program_that_ends_before_its_job_is_told_so(
-    shell: list[Any], caplog: pytest.LogCaptureFixture, durable: bool, then: str
+    shell: list[Any], caplog: pytest.LogCaptureFixture, directory: str, then: str
 ) -> None:
     """R5: the job is in the same place as one whose driver was killed."""
-    chk = pen.CheckpointConfig("chk/") if durable else None
+    chk = pen.CheckpointConfig(directory) if directory else None
     job = pipeline().start(checkpoint=chk)
     at_exit.tell()
     assert "job 'Totals' was still running when the program ended" in caplog.text

@@ -6,12 +6,13 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Any
 
-from penstock.engine.checkpoints import claiming, committing, persisting, snapshots
+from penstock.engine.checkpoints import claiming, persisting
 from penstock.engine.checkpoints.cleaning import CleanUp
 from penstock.engine.checkpoints.durable import Durable
 from penstock.engine.checkpoints.files import CheckpointFiles
 from penstock.engine.driver.manager import JobManager
 from penstock.engine.serial import Serial, State
+from penstock.engine.worker import committing, snapshots
 from penstock.engine.worker.attempt import Attempt
 from penstock.engine.worker.snapshots import Assembler
 from penstock.protocol import counting

@@ -358,6 +358,7 @@ class Attempt:
             together,
             self._clock,
             self._spec.inline_bytes_max,
+            self._spec.in_driver,
         )
 
         def written(snapshots: tuple[SubtaskSnapshot, ...]) -> None:

@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from penstock.engine.operators.base import Encoded, FrozenOperator
+from penstock.engine.spec import InDriver
 from penstock.engine.worker.inputs import ChannelRows
 from penstock.engine.worker.subtask import Taken
-from penstock.errors import CheckpointCorrupt, CommitError
+from penstock.errors import CheckpointCorrupt, CommitError, StorageError
 from penstock.ports.clock import Clock
 from penstock.ports.store import CheckpointStore
 from penstock.protocol.ids import AttemptId, CheckpointId, SlotId, SubtaskId
@@ -42,17 +43,20 @@ class WriteWork:
     taken: Sequence[Taken]
     clock: Clock
     inline_bytes_max: int
+    in_driver: InDriver | None = None
 
     def __call__(self) -> tuple[SubtaskSnapshot, ...]:
         began_ms = self.clock.monotonic_ms()
-        if self.store is None:
+        if self.store is None and self.in_driver is None:
             release_all(self.taken)
             return tuple(_without_state(taken) for taken in self.taken)
         encoded = [_encode(taken) for taken in self.taken]
         everything = [table for parts in encoded for table in parts.tables()]
-        total = sum(len(chunk) for table in everything for chunk in table.chunks)
+        total = sum(map(_size, everything))
         file = ""
-        if total > self.inline_bytes_max:
+        if self.in_driver is not None:
+            _check_small(zip(self.taken, encoded, strict=True), total, self.in_driver)
+        elif self.store is not None and total > self.inline_bytes_max:
             file = paths.worker_file(self.checkpoint, self.slot, self.attempt)
             self.store.write(file, _chunks(everything))
         places = _Places(file)
@@ -72,13 +76,42 @@ class _Places:
         self._end = 0
 
     def segment(self, table: Encoded) -> Segment:
-        size = sum(len(chunk) for chunk in table.chunks)
+        size = _size(table)
         if not self._file:
             whole = b"".join(bytes(chunk) for chunk in table.chunks)
             return Segment(table.state, table.schema, table.blocks, inline=whole)
         start, self._end = self._end, self._end + size
         blocks = tuple(replace(block, offset=block.offset + start) for block in table.blocks)
         return Segment(table.state, table.schema, blocks, file=self._file)
+
+
+def _size(table: Encoded) -> int:
+    return sum(len(chunk) for chunk in table.chunks)
+
+
+def _check_small(parts: Iterable[tuple[Taken, _Encoded]], total: int, limits: InDriver) -> None:
+    """Rows in flight have a limit of their own (`inflight_bytes_max`) and count in the total only."""
+    states = (
+        (
+            f"state {table.state!r} of operator {name!r} in subtask {taken.subtask.index}",
+            _size(table),
+        )
+        for taken, encoded in parts
+        for name, tables in encoded.operators
+        for table in tables
+    )
+    for what, size in states:
+        if size > limits.state_bytes_max:
+            raise _too_large(what, size, limits.state_bytes_max)
+    if total > limits.worker_bytes_max:
+        raise _too_large("all state of a worker together", total, limits.worker_bytes_max)
+
+
+def _too_large(what: str, size: int, limit: int) -> StorageError:
+    return StorageError(
+        f'{what} has {size:,} bytes, and a checkpoint in the driver\'s memory (CheckpointConfig("memory:")) may have'
+        f' {limit:,} of that: give the job a directory, as in CheckpointConfig("checkpoints/")'
+    )
 
 
 def release_all(taken: Iterable[Taken]) -> None:
