@@ -24,12 +24,16 @@ class Control:
 
     def __init__(self, status: str = "running", failure: pen.JobFailed | None = None) -> None:
         self.state = status
+        self.busy = ""
         self.failed = failure
         self.requests: list[str] = []
         self.waited: list[float | None] = []
 
     def status(self) -> str:
         return self.state
+
+    def details(self) -> str:
+        return self.busy
 
     def wait(self, timeout_s: float | None) -> bool:
         self.waited.append(timeout_s)
@@ -145,6 +149,16 @@ def test_what_stop_cannot_do_yet_is_refused_and_nothing_is_stopped(options: Any)
     with pytest.raises(pen.ConfigError, match="not supported yet"):
         pen.Job(control).stop(**options)
     assert control.requests == []
+
+
+def test_details_stand_beside_the_status() -> None:
+    """R1: the status itself stays one word."""
+    control = Control("restarting")
+    job = pen.Job(control)
+    assert (job.details, repr(job)) == ("", "<Job 'Totals': restarting, last checkpoint 2>")
+    control.busy = "restoring state: 1 of 2 rows"
+    assert (job.status, job.details) == ("restarting", control.busy)
+    assert repr(job) == f"<Job 'Totals': restarting ({control.busy}), last checkpoint 2>"
 
 
 def test_the_states_of_a_job_are_the_documented_ones() -> None:

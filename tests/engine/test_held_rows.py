@@ -15,7 +15,7 @@ import penstock as pen
 from penstock.connectors.base import Hold
 from penstock.engine.operators.base import OperatorContext
 from penstock.engine.operators.connect import SinkOperator
-from penstock.engine.worker.snapshots import _Places, reader
+from penstock.engine.worker.snapshots import _Places
 from penstock.errors import ConfigError, PlanError
 from penstock.ports.channel import Barrier, Batch
 from penstock.protocol import restart
@@ -25,7 +25,7 @@ from penstock.protocol.snapshot import OperatorSnapshot
 from penstock.storage.memory import MemoryStore
 from penstock.testing import FaultySink, fail_before, simulate
 from tests.engine import kit, test_subtask
-from tests.engine.kit import SCHEMA, ListSink, NumberSource, rows
+from tests.engine.kit import SCHEMA, ListSink, NumberSource, rows, segments_of
 from tests.engine.whole_job import Job
 
 GROUPS = 8
@@ -63,7 +63,7 @@ class Place:
                 input_schemas=(schema,),
                 now_ms=lambda: self.now_ms,
                 restored=tuple(restored),
-                read_segment=reader(None),
+                read_segments=segments_of(None),
                 to_driver=lambda item: None,
             )
         )

@@ -85,11 +85,8 @@ class Numbered(Do):
     ballast = 4_000
 
     def open(self, context: OperatorContext) -> None:
-        segments = [segment for part in context.restored for segment in part.segments]
-        read = (context.read_segment(segment, context.key_groups) for segment in segments)
-        self.seen = max(
-            (n for each in read for b in each for n in numbers(held_rows(b))), default=0
-        )
+        read = context.rows_of("held")
+        self.seen = max((n for batch in read for n in numbers(held_rows(batch))), default=0)
 
     def process(self, batch: pa.RecordBatch, port: int) -> Iterable[pa.RecordBatch]:
         first, self.seen = self.seen, self.seen + batch.num_rows

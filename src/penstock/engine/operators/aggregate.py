@@ -42,12 +42,9 @@ class RunningAggregate(Operator):
         self._restore(context)
 
     def _restore(self, context: OperatorContext) -> None:
-        for snapshot in context.restored:
-            for segment in snapshot.segments:
-                if segment.state == STATE:
-                    for batch in context.read_segment(segment, context.key_groups):
-                        self._check(batch.schema, context.operator)
-                        self._table.load(batch)
+        for batch in context.rows_of(STATE):
+            self._check(batch.schema, context.operator)
+            self._table.load(batch)
         for fold in self._folds:
             fold.restored(self._table)
 

@@ -36,7 +36,8 @@ class ValueTable:
         stored = pa.schema([pa.field(PRESENT, pa.bool_(), nullable=False), *self._schema])
         self._table = KeyedTable(name, keys, stored, context.max_parallelism)
         self._required = frozenset(VALUE_PREFIX + each.name for each in schema if not each.nullable)
-        self._restore(name, context)
+        for batch in context.rows_of(name):
+            self._load(batch)
 
     def slots(self, keys: Sequence[pa.Array]) -> Slots:
         """Where the rows of these keys are. New keys get a slot, without a row in it."""
@@ -80,13 +81,6 @@ class ValueTable:
 
     def freeze(self) -> Frozen:
         return self._table.freeze()
-
-    def _restore(self, name: str, context: OperatorContext) -> None:
-        for segment in (each for snap in context.restored for each in snap.segments):
-            if segment.state != name:
-                continue
-            for batch in context.read_segment(segment, context.key_groups):
-                self._load(batch)
 
     def _load(self, batch: pa.RecordBatch) -> None:
         batch = evolved(batch, self._table.schema, self._required, self._label)

@@ -125,7 +125,7 @@ def reader(
     """Reads verified rows of a segment, only the blocks that a range of key groups needs."""
 
     def read(segment: Segment, groups: range) -> Iterable[pa.RecordBatch]:
-        return read_blocks(segment, groups, _fetch(store, segment))
+        return read_blocks(segment, groups, fetch_from(store, segment))
 
     return read
 
@@ -136,14 +136,15 @@ def read_inflight(
     """The verified rows that were on their way on one channel, in order."""
     segment = inflight.segment
     try:
-        return list(read_rows(segment, schema, _fetch(store, segment)))
+        return list(read_rows(segment, schema, fetch_from(store, segment)))
     except CheckpointCorrupt as error:
         raise CheckpointCorrupt(
             f"rows in flight to operator {inflight.operator!r}: {error}"
         ) from error
 
 
-def _fetch(store: CheckpointStore | None, segment: Segment) -> Fetch:
+def fetch_from(store: CheckpointStore | None, segment: Segment) -> Fetch:
+    """How the bytes of a segment are read: those inside it, or those of its file."""
     inline = segment.inline
     if inline is not None:
         return lambda at, size: inline[at : at + size]
