@@ -63,7 +63,7 @@ def new_aggregate(schema: pa.Schema) -> RunningAggregate:
             input_schemas=(schema,),
             now_ms=lambda: 0.0,
             restored=(),
-            read_segment=lambda segment, groups: (),
+            read_segments=lambda segments, groups: (),
             to_driver=lambda item: None,
         )
     )

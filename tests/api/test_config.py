@@ -59,6 +59,15 @@ def test_a_wrong_field_is_refused_by_name(field: str, value: Any, message: str) 
         pen.CheckpointConfig("chk/", **{field: value})
 
 
+def test_checkpoints_in_memory_are_asked_for_by_one_word() -> None:
+    """T1: what looks like a place in memory is none."""
+    assert pen.CheckpointConfig("memory:").in_memory
+    assert not pen.CheckpointConfig("memory").in_memory
+    for place in ("memory:chk", "memory://chk"):
+        with pytest.raises(pen.ConfigError, match=r"CheckpointConfig\('memory:'\)"):
+            pen.CheckpointConfig(place)
+
+
 @pytest.mark.parametrize("directory", ["", "  ", None, 3])
 def test_a_checkpoint_needs_a_directory(directory: Any) -> None:
     with pytest.raises(pen.ConfigError, match="CheckpointConfig.directory"):

@@ -54,6 +54,6 @@ CONTEXT = OperatorContext(
     input_schemas=(),
     now_ms=lambda: 0.0,
     restored=(),
-    read_segment=lambda segment, groups: (),
+    read_segments=lambda segments, groups: (),
     to_driver=lambda item: None,
 )

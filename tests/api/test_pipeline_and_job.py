@@ -24,12 +24,16 @@ class Control:
 
     def __init__(self, status: str = "running", failure: pen.JobFailed | None = None) -> None:
         self.state = status
+        self.busy = ""
         self.failed = failure
         self.requests: list[str] = []
         self.waited: list[float | None] = []
 
     def status(self) -> str:
         return self.state
+
+    def details(self) -> str:
+        return self.busy
 
     def wait(self, timeout_s: float | None) -> bool:
         self.waited.append(timeout_s)
@@ -147,6 +151,16 @@ def test_what_stop_cannot_do_yet_is_refused_and_nothing_is_stopped(options: Any)
     assert control.requests == []
 
 
+def test_details_stand_beside_the_status() -> None:
+    """R1: the status itself stays one word."""
+    control = Control("restarting")
+    job = pen.Job(control)
+    assert (job.details, repr(job)) == ("", "<Job 'Totals': restarting, last checkpoint 2>")
+    control.busy = "restoring state: 1 of 2 rows"
+    assert (job.status, job.details) == ("restarting", control.busy)
+    assert repr(job) == f"<Job 'Totals': restarting ({control.busy}), last checkpoint 2>"
+
+
 def test_the_states_of_a_job_are_the_documented_ones() -> None:
     documented = "created starting running restarting finished failed cancelled stopped"
     assert documented.split() == list(STATES)
@@ -248,13 +262,18 @@ def test_the_same_pipeline_given_twice_runs_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("durable", "then"), [(True, "goes on from checkpoint 2"), (False, "takes no checkpoints")]
+    ("directory", "then"),
+    [
+        ("chk/", "goes on from checkpoint 2"),
+        ("memory:", "in the memory of this program, and are lost"),
+        ("", "takes no checkpoints"),
+    ],
 )
 def test_a_program_that_ends_before_its_job_is_told_so(
-    shell: list[Any], caplog: pytest.LogCaptureFixture, durable: bool, then: str
+    shell: list[Any], caplog: pytest.LogCaptureFixture, directory: str, then: str
 ) -> None:
     """R5: the job is in the same place as one whose driver was killed."""
-    chk = pen.CheckpointConfig("chk/") if durable else None
+    chk = pen.CheckpointConfig(directory) if directory else None
     job = pipeline().start(checkpoint=chk)
     at_exit.tell()
     assert "job 'Totals' was still running when the program ended" in caplog.text

@@ -328,3 +328,11 @@ def test_an_error_nobody_thought_of_is_a_json_object_too(
     told = call_json("checkpoints", str(root), code=1)
     assert told["error"] == "ZeroDivisionError: of ours"
     assert "Traceback" in call("checkpoints", str(root), code=1)
+
+
+@pytest.mark.parametrize("command", ["checkpoints", "inspect", "state", "verify"])
+def test_checkpoints_in_a_drivers_memory_are_nothing_to_read(command: str) -> None:
+    """T1: says so, instead of looking for a folder of that name."""
+    result = CliRunner().invoke(app, [command, "memory:"])
+    assert result.exit_code == 1
+    assert "in the memory of the driver that runs the job" in result.output.replace("\n", " ")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -25,14 +25,16 @@ from penstock.engine.operators.connect import SinkOperator, SourceOperator
 from penstock.engine.spec import JobSpec, Mode
 from penstock.engine.worker.attempt import Attempt
 from penstock.engine.worker.inline import NoNetwork
+from penstock.engine.worker.snapshots import reader
 from penstock.plan.graph import Forward, Hash, Input, LogicalGraph, Node, Partitioning
 from penstock.plan.physical import make_plan
+from penstock.ports.background import one_by_one
 from penstock.ports.channel import Barrier, Frame
 from penstock.ports.control import DriverLost
 from penstock.ports.store import CheckpointStore
 from penstock.protocol.ids import AttemptId, CheckpointId, SlotId
 from penstock.protocol.messages import Deploy, FromWorker, SnapshotOrder, ToWorker
-from penstock.protocol.snapshot import Plain, SubtaskSnapshot
+from penstock.protocol.snapshot import Plain, Segment, SubtaskSnapshot
 from penstock.storage.memory import MemoryStore
 
 SCHEMA = pa.schema([("n", pa.int64())])
@@ -67,6 +69,9 @@ class HeldBackground:
     def submit(self, work: Callable, done: Callable, failed: Callable) -> None:
         self.waiting.append((work, done, failed))
 
+    def each(self, works: Iterable[Callable]) -> Generator:
+        return one_by_one(works)
+
     def poll(self) -> bool:
         if self.held or not self.waiting:
             return False
@@ -86,6 +91,14 @@ class HeldBackground:
 
 def barrier(checkpoint: CheckpointId, urgent: bool = False) -> Barrier:
     return Barrier(SnapshotOrder(checkpoint, urgent=urgent))
+
+
+def segments_of(
+    store: CheckpointStore | None,
+) -> Callable[[Sequence[Segment], range], Iterable[pa.RecordBatch]]:
+    """How an operator of a test reads its state back."""
+    read = reader(store)
+    return lambda segments, groups: (batch for each in segments for batch in read(each, groups))
 
 
 class ShortChannel:

@@ -13,7 +13,7 @@ from penstock.engine.operators.base import FrozenOperator, Operator, OperatorCon
 from penstock.engine.reading.borrowing import borrow
 from penstock.engine.reading.request import Request, make_request
 from penstock.engine.worker.inputs import ChannelRows
-from penstock.engine.worker.snapshots import WriteWork, reader
+from penstock.engine.worker.snapshots import WriteWork
 from penstock.engine.worker.subtask import Taken
 from penstock.plan.keyhash import key_groups, key_hashes, owner_of
 from penstock.ports.store import CheckpointStore
@@ -23,7 +23,7 @@ from penstock.protocol.snapshot import OperatorSnapshot
 from penstock.wire import manifest as manifests
 from penstock.wire import paths, records
 from penstock.wire.manifest import Manifest, ManifestOperator
-from tests.engine.kit import ManualClock
+from tests.engine.kit import ManualClock, segments_of
 
 NOW_MS = 1_000_000.0
 
@@ -51,7 +51,7 @@ def context(
         input_schemas=(schema,),
         now_ms=lambda: 0.0,
         restored=tuple(restored),
-        read_segment=reader(store),
+        read_segments=segments_of(store),
         to_driver=lambda item: None,
     )
 

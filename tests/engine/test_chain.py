@@ -122,7 +122,7 @@ def test_a_context_tells_each_subtask_its_own_key_groups() -> None:
             input_schemas=(),
             now_ms=lambda: 0.0,
             restored=(),
-            read_segment=lambda segment, wanted: (),
+            read_segments=lambda segments, wanted: (),
             to_driver=lambda item: None,
         )
         groups += place.key_groups

@@ -15,7 +15,6 @@ import penstock as pen
 from penstock.connectors.base import Hold
 from penstock.engine.operators.base import OperatorContext
 from penstock.engine.operators.connect import SinkOperator
-from penstock.engine.worker.snapshots import reader
 from penstock.errors import ConfigError, PlanError
 from penstock.ports.channel import Barrier, Batch
 from penstock.protocol import restart
@@ -26,7 +25,7 @@ from penstock.protocol.snapshot import OperatorSnapshot
 from penstock.storage.memory import MemoryStore
 from penstock.testing import FaultySink, fail_before, simulate
 from tests.engine import kit, test_subtask
-from tests.engine.kit import SCHEMA, ListSink, NumberSource, barrier, rows
+from tests.engine.kit import SCHEMA, ListSink, NumberSource, barrier, rows, segments_of
 from tests.engine.whole_job import Job
 from tests.state.helpers import segment_of
 
@@ -65,7 +64,7 @@ class Place:
                 input_schemas=(schema,),
                 now_ms=lambda: self.now_ms,
                 restored=tuple(restored),
-                read_segment=reader(None),
+                read_segments=segments_of(None),
                 to_driver=lambda item: None,
             )
         )

@@ -23,8 +23,8 @@ from penstock.plan.expressions import col, lit
 from penstock.plan.schema import parse_schema
 from penstock.protocol.ids import CheckpointId
 from penstock.protocol.messages import SnapshotOrder
-from penstock.protocol.snapshot import OperatorSnapshot, Segment
-from penstock.state.segments import read_blocks
+from penstock.protocol.snapshot import OperatorSnapshot
+from tests.engine.kit import segments_of
 from tests.state.helpers import segment_of
 
 ORDERS = parse_schema("user STRING, amount BIGINT")
@@ -32,11 +32,6 @@ ORDERS = parse_schema("user STRING, amount BIGINT")
 
 def orders(*rows: tuple[str | None, int | None]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([{"user": u, "amount": a} for u, a in rows], schema=ORDERS)
-
-
-def _read(segment: Segment, groups: range) -> Iterator[pa.RecordBatch]:
-    data = segment.inline or b""
-    return read_blocks(segment, groups, lambda offset, length: data[offset : offset + length])
 
 
 CONTEXT = OperatorContext(
@@ -49,7 +44,7 @@ CONTEXT = OperatorContext(
     input_schemas=(ORDERS,),
     now_ms=lambda: 0.0,
     restored=(),
-    read_segment=_read,
+    read_segments=segments_of(None),
     to_driver=lambda item: None,
 )
 

@@ -51,7 +51,7 @@ def context(index: int, parallelism: int) -> OperatorContext:
         input_schemas=(SCHEMA,),
         now_ms=lambda: 0.0,
         restored=PROMISED,
-        read_segment=lambda segment, groups: (),
+        read_segments=lambda segments, groups: (),
         to_driver=lambda item: None,
     )
 

@@ -18,6 +18,7 @@ from penstock.engine.operators.process import Process, ProcessContext
 from penstock.errors import ConfigError, SchemaError
 from penstock.plan.keyhash import key_groups, key_hashes
 from penstock.protocol.ids import CheckpointId
+from penstock.protocol.messages import SnapshotOrder
 from penstock.protocol.snapshot import OperatorSnapshot
 from penstock.state import cell_table, columns
 from tests.state.helpers import read_segment, segments_of
@@ -268,7 +269,9 @@ CONTEXT = OperatorContext(
     input_schemas=(INPUT,),
     now_ms=lambda: 0.0,
     restored=(),
-    read_segment=read_segment,
+    read_segments=lambda segments, groups: (
+        batch for each in segments for batch in read_segment(each, groups)
+    ),
     to_driver=lambda item: None,
 )
 
@@ -331,7 +334,7 @@ class Stage:
         operator.function = before
 
     def freeze(self) -> list[Any]:
-        return [operator.freeze(CheckpointId(1)) for operator in self.operators]
+        return [operator.freeze(SnapshotOrder(CheckpointId(1))) for operator in self.operators]
 
     @property
     def keys(self) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 from penstock.engine.checkpoints.files import CheckpointFiles
 from penstock.engine.checkpoints.restore_points import RestoreWish
 from penstock.engine.driver.manager import JobManager, ManagerConfig
-from penstock.engine.spec import JobSpec, Mode
+from penstock.engine.spec import InDriver, JobSpec, Mode
 from penstock.engine.worker.worker import Worker
 from penstock.plan.physical import make_plan
 from penstock.ports.control import ControlEvent, Joined, Left, Received
@@ -116,14 +116,15 @@ class Job:
         background: HeldBackground | None = None,
         mode: Mode = Mode.EXACTLY_ONCE,
         deploy_timeout_ms: int = 600_000,
+        in_driver: InDriver | None = None,
         **coordinator: Any,
     ) -> None:
         self.clock, self.background = ManualClock(), background or HeldBackground()
         self.store, self.sink = store or MemoryStore(), sink
         plan = make_plan(pipeline(source, sink, operator), 1, 8)
-        opened = (lambda: self.store) if durable else None
+        opened = (lambda: self.store) if durable and in_driver is None else None
         self.origin = origin or self.store
-        opens = {"open_origin": lambda root: self.origin}
+        opens: dict[str, Any] = {"open_origin": lambda root: self.origin, "in_driver": in_driver}
         spec = JobSpec("job", plan, mode, buffer_timeout_ms=0.0, open_store=opened, **opens)
         self.workers = OneThread(
             lambda link: Worker(lambda: spec, link, NoHost(), self.clock, self.background)

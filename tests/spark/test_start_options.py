@@ -13,9 +13,12 @@ import penstock as pen
 from penstock.api import pipeline
 from penstock.api.config import _NOT_YET
 from penstock.engine.driver.manager import JobManager
-from penstock.engine.spec import Mode
+from penstock.engine.spec import InDriver, Mode
+from penstock.plan.graph import LogicalGraph
 from penstock.protocol import restart
 from penstock.shells.spark import start as shell
+from penstock.shells.spark import storing
+from penstock.storage.memory import MemoryStore
 
 
 class Started:
@@ -56,7 +59,7 @@ def _without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shell, "DriverLoop", Started)
     monkeypatch.setattr(shell, "SIGNALS", SimpleNamespace(watch=lambda loop: None))
     monkeypatch.setattr(shell, "Job", lambda loop: loop)
-    monkeypatch.setattr(pipeline, "watch", lambda job, durable: None)
+    monkeypatch.setattr(pipeline, "watch", lambda job, checkpoint: None)
 
 
 def started(checkpoint: pen.CheckpointConfig | None, **settings: Any) -> JobManager:
@@ -64,7 +67,7 @@ def started(checkpoint: pen.CheckpointConfig | None, **settings: Any) -> JobMana
     job: Any = (
         pen.from_rows([{"n": 1}], "n BIGINT")
         .to(pen.CollectSink())
-        .start(name="job", checkpoint=checkpoint, **settings)
+        .start(**{"name": "job"} | settings, checkpoint=checkpoint)
     )
     manager: JobManager = job.manager
     return manager
@@ -158,10 +161,10 @@ def test_storage_options_reach_every_store_of_the_job(monkeypatch: pytest.Monkey
         seen.append((root, options))
         return SimpleNamespace(root=root)
 
-    monkeypatch.setattr(shell, "FilesystemStore", noting)
+    monkeypatch.setattr(storing, "FilesystemStore", noting)
     monkeypatch.setattr(shell, "pack", lambda spec: b"")
     monkeypatch.setattr(
-        shell,
+        storing,
         "open_job",
         lambda directory, name, storage_options, created_ms: noting(directory, storage_options),
     )
@@ -173,6 +176,35 @@ def test_storage_options_reach_every_store_of_the_job(monkeypatch: pytest.Monkey
     spec.open_origin("s3://bucket/other")
     assert [options for _, options in seen] == [{"anon": True}] * 3
     assert seen[1][0] == "s3://bucket/chk/job"
+
+
+def test_a_job_in_memory_has_no_store_for_its_workers_and_keeps_its_own_by_its_name(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """T1: started again in the same process it finds what it kept, and another job does not."""
+    config = pen.CheckpointConfig("memory:", inflight_bytes_max=1 << 30)
+    first, again = started(config, parallelism=4), started(config)
+    spec = first._spec
+    assert (spec.open_store, spec.location) == (None, "")
+    assert spec.in_driver == InDriver(5 << 20, 16 << 20)
+    assert spec.inflight_bytes_max == 5 << 20
+    assert len([r for r in caplog.records if "in the memory of this driver" in r.message]) == 2
+    other = started(config, name="other")
+    stores = [found(each, "_claims._files._store") for each in (first, again, other)]
+    assert stores[0] is stores[1] is not stores[2]
+
+
+@pytest.mark.parametrize("checkpoint", [None, pen.CheckpointConfig("memory:")])
+def test_rows_that_only_the_driver_would_see_are_not_staged_on_a_cluster(
+    monkeypatch: pytest.MonkeyPatch, checkpoint: pen.CheckpointConfig | None
+) -> None:
+    """T1, E1: neither without a directory nor with checkpoints in the driver's memory."""
+    monkeypatch.setattr(shell, "dataframes", lambda graph: ["a DataFrame"])
+    monkeypatch.setattr(shell, "is_local", lambda _: False)
+    settings: Any = SimpleNamespace(checkpoint=checkpoint, name="job")
+    session, graph, store = SimpleNamespace(sparkContext=None), LogicalGraph(()), MemoryStore()
+    with pytest.raises(pen.ConfigError, match="a directory that they share"):
+        shell._feeds(graph, session, settings, store)
 
 
 def test_the_other_settings_reach_the_job_too(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -109,7 +110,9 @@ def opened(
             input_schemas=(schema,),
             now_ms=lambda: 0.0,
             restored=tuple(restored),
-            read_segment=read_segment,
+            read_segments=lambda segments, groups: chain.from_iterable(
+                read_segment(each, groups) for each in segments
+            ),
             to_driver=lambda item: None,
         )
     )

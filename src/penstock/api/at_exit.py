@@ -11,17 +11,18 @@ import atexit
 import logging
 from functools import cache
 
+from penstock.api.config import CheckpointConfig
 from penstock.api.job import ENDED, NOT_BEGUN, Job, newest_checkpoint
 
 log = logging.getLogger("penstock")
-_started: list[tuple[Job, bool]] = []
+_started: list[tuple[Job, CheckpointConfig | None]] = []
 
 
-def watch(job: Job, durable: bool) -> None:
+def watch(job: Job, checkpoint: CheckpointConfig | None) -> None:
     """Remembers a job until the program ends. Those that have ended are forgotten."""
     _register()
     _started[:] = [each for each in _started if each[0].status not in ENDED]
-    _started.append((job, durable))
+    _started.append((job, checkpoint))
 
 
 @cache
@@ -30,15 +31,17 @@ def _register() -> None:
 
 
 def tell() -> None:
-    for job, durable in _started:
+    for job, checkpoint in _started:
         if job.status not in ENDED:
-            log.warning("%s", _text(job, durable))
+            log.warning("%s", _text(job, checkpoint))
 
 
-def _text(job: Job, durable: bool) -> str:
+def _text(job: Job, checkpoint: CheckpointConfig | None) -> str:
     newest = newest_checkpoint(job)
-    if not durable:
+    if checkpoint is None:
         after = "What it had not committed yet is lost: it takes no checkpoints."
+    elif checkpoint.in_memory:
+        after = "Its checkpoints were in the memory of this program, and are lost with it."
     elif job.status in NOT_BEGUN:
         after = "Started again it goes on from its newest checkpoint, if it has one."
     elif newest is None:

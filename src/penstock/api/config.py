@@ -13,6 +13,7 @@ from penstock.errors import ConfigError
 from penstock.plan.duration import parse_duration_ms
 from penstock.protocol import restart as strategies
 from penstock.redaction import redacted
+from penstock.storage.memory import MEMORY
 
 Duration: TypeAlias = str | timedelta
 
@@ -43,7 +44,8 @@ def _remembers_what_is_given(config: type[_Config]) -> type[_Config]:
 class CheckpointConfig:
     """Where checkpoints go and how often they are taken.
 
-    `directory` is a local path or a URL that fsspec knows. A field whose feature is not there yet takes its
+    `directory` is a local path or a URL that fsspec knows, or "memory:": then small checkpoints are kept in the driver,
+    for as long as its process lives. A field whose feature is not there yet takes its
     default only, and says so. Fields that are not given may be set by `spark.penstock.checkpoint.*` keys.
     """
 
@@ -91,6 +93,10 @@ class CheckpointConfig:
     def __repr__(self) -> str:
         shown = [f"{spec.name}={getattr(self, spec.name)!r}" for spec in fields(self) if spec.repr]
         return redacted(f"CheckpointConfig({', '.join(shown)})")
+
+    @property
+    def in_memory(self) -> bool:
+        return self.directory == MEMORY
 
     @property
     def every_ms(self) -> int:
@@ -294,5 +300,10 @@ def _directory(value: object) -> str:
         raise ConfigError(
             f"CheckpointConfig.directory: {value!r} is no directory; give a path or a URL, as in"
             ' CheckpointConfig("checkpoints/", every="1 second")'
+        )
+    if value.startswith(MEMORY) and value != MEMORY:
+        raise ConfigError(
+            f"CheckpointConfig.directory: {redacted(value)!r} is no directory; to keep checkpoints in the driver's"
+            f" memory write CheckpointConfig({MEMORY!r}): jobs are told apart by their names"
         )
     return value

@@ -36,6 +36,10 @@ class JobControl(Protocol):
         """One of STATES."""
         ...
 
+    def details(self) -> str:
+        """What it is busy with, where the status does not say it; else empty."""
+        ...
+
     def wait(self, timeout_s: float | None) -> bool:
         """Waits until the job has ended and everything of it is gone; False when the time is over."""
         ...
@@ -95,6 +99,12 @@ class Job:
     def status(self) -> Status:
         """One of created, starting, running, restarting, finished, failed, cancelled, stopped."""
         return cast("Status", self._control.status())
+
+    @property
+    def details(self) -> str:
+        """What a job that does not run yet is busy with, in a line: how much of its state it has read back, when that
+        takes longer than a second. Empty when there is nothing to tell."""
+        return self._control.details()
 
     @property
     def exceptions(self) -> list[ExceptionInfo]:
@@ -160,9 +170,15 @@ class Job:
             raise hints.missing("a job", name, hints.JOB)
 
     def __repr__(self) -> str:
-        status, newest = self.status, newest_checkpoint(self)
+        status, newest = status_text(self), newest_checkpoint(self)
         latest = f", last checkpoint {newest}" if newest is not None else ""
         return f"<Job {self.name!r}: {status}{latest}>"
+
+
+def status_text(job: Job) -> str:
+    """The status with its details."""
+    details = job.details
+    return f"{job.status} ({details})" if details else job.status
 
 
 def newest_checkpoint(job: Job) -> int | None:

@@ -112,7 +112,7 @@ class Pipeline:
         given = {option: value for option, value in options.items() if value is not None}
         settings = self._settings(given, shell.spark_settings(spark))
         job = cast("Job", shell.start_job(self.graph(), spark, settings))
-        watch(job, durable=settings.checkpoint is not None)
+        watch(job, settings.checkpoint)
         return job
 
     if not TYPE_CHECKING:  # type checkers are to know the methods above and no others

@@ -11,6 +11,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from penstock.api.job import status_text
 from penstock.api.records import CheckpointInfo
 from penstock.cli.watching import Watch
 
@@ -68,7 +69,9 @@ class Screen(Lines):
         self._live.update(self._picture())
 
     def progress(self, watch: Watch) -> None:
-        self._state = progress_text(watch) if watch.first_row_s is not None else watch.job.status
+        self._state = (
+            progress_text(watch) if watch.first_row_s is not None else status_text(watch.job)
+        )
         self._live.update(self._picture())
 
     def _picture(self) -> RenderableType:
@@ -104,7 +107,7 @@ def healed_text(seconds: float, checkpoint: int) -> str:
 
 def progress_text(watch: Watch) -> str:
     return (
-        f"{watch.job.status}: {watch.rows_per_second:,.0f} transfers/s, "
+        f"{status_text(watch.job)}: {watch.rows_per_second:,.0f} transfers/s, "
         f"{watch.checkpoints_seen} checkpoints, {watch.kills} kills"
     )
 

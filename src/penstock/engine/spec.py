@@ -16,9 +16,20 @@ class Mode(StrEnum):
 
 
 @dataclass(frozen=True)
+class InDriver:
+    """Checkpoints are kept in the memory of the driver. No worker can reach that: all state travels inside
+    acknowledgements and deployments, so it has to be small."""
+
+    state_bytes_max: int
+    """Of one state of one operator in one subtask."""
+    worker_bytes_max: int
+    """Of all that one worker adds to a checkpoint."""
+
+
+@dataclass(frozen=True)
 class JobSpec:
-    """`open_store` opens the job's own directory; None when the job takes no durable checkpoints. `open_origin`
-    opens another job's directory, to restore from it."""
+    """`open_store` opens the job's own directory; None when the job has none, because it takes no checkpoints or
+    keeps them `in_driver`. `open_origin` opens another job's directory, to restore from it."""
 
     job: str
     plan: PhysicalPlan
@@ -26,17 +37,16 @@ class JobSpec:
     buffer_timeout_ms: float = 10.0
     open_store: Callable[[], CheckpointStore] | None = None
     open_origin: Callable[[str], CheckpointStore] | None = None
+    in_driver: InDriver | None = None
     location: str = ""
     """Where the job's own directory is, fit to be shown to people."""
     inline_bytes_max: int = 16_384
     """A worker's state that is smaller than this travels in the metadata instead of a file of its own."""
+    incremental: bool = False
+    """Checkpoints build on earlier ones."""
     compression: str | None = None
     """How blocks of state are compressed, as Arrow calls it."""
     inflight_bytes_max: int = 256 << 20
     """A subtask with more rows in flight than this declines an unaligned checkpoint; the next one is aligned."""
     check_host: Callable[[], None] | None = None
     """Raises ConfigError on a host where the job cannot work."""
-
-    @property
-    def durable(self) -> bool:
-        return self.open_store is not None

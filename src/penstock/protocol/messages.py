@@ -122,6 +122,18 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
+class Restoring:
+    """Between Deploy and Ready, while it takes long: how much of its state this slot has read back. For people."""
+
+    attempt: AttemptId
+    slot: SlotId
+    rows: int
+    bytes: int
+    rows_total: int
+    bytes_total: int
+
+
+@dataclass(frozen=True, slots=True)
 class Connected:
     """The answer to Start: every channel to other slots is open, and this worker runs."""
 
@@ -215,6 +227,7 @@ class Status:
 
 FromWorker: TypeAlias = (
     Ready
+    | Restoring
     | Connected
     | Unreached
     | Ack

@@ -20,7 +20,10 @@ from penstock.protocol.snapshot import Segment
 from penstock.state.cells import Groups
 from penstock.state.flat import FIRST_ROWS, grown, to_arrow
 from penstock.state.segments import BLOCK_ROWS_MAX, GROUP_COLUMN
+from penstock.wire import paths
 
+INTERVALS_MAX = 32
+"""While no checkpoint completes no more than these are kept; then all rows are written again."""
 GONE_FIELD = pa.field("__gone", pa.bool_(), nullable=False)
 """In a delta: the row says that the key has no row any more."""
 SMALL_MAX = 7
@@ -71,12 +74,16 @@ class Changes:
         self._chains: dict[int, tuple[Link, ...]] = {}
         """What checkpoints of this attempt, and the one that it began with, are made of."""
 
-    def restored(self, checkpoint: int, segments: Sequence[Segment]) -> None:
-        """The table was filled from these, and nothing else: all of it is in that checkpoint."""
+    def restored(self, checkpoint: int, segments: Sequence[Segment], groups: range) -> None:
+        """The table was filled from the rows of these segments that are in these key groups, and is as that checkpoint
+        has it. It can be built on where all of them lie where later checkpoints may refer to them."""
         self.dirty[:] = False
         self._removed = []
         self._after = checkpoint
-        self._chains[checkpoint] = tuple(Link(segment, large=segment.delta) for segment in segments)
+        if all(_can_be_shared(segment) for segment in segments):
+            kept = (_narrowed(segment, groups) for segment in segments)
+            links = tuple(Link(each, large=each.delta) for each in kept if each.blocks)
+            self._chains[checkpoint] = links
 
     def removed(self, keys: list[pa.Array], groups: Groups) -> None:
         """Rows of these keys go."""
@@ -110,7 +117,8 @@ class Changes:
             del self._chains[older]
         chain = self._chains.get(base, ())
         first = min((link.since for link in chain if link.since), default=base)
-        self._intervals = [each for each in self._intervals if each.after >= min(first, base)]
+        kept = [each for each in self._intervals if each.after >= min(first, base)]
+        self._intervals = kept[-INTERVALS_MAX:]
 
     def written(self, checkpoint: int, chain: tuple[Link, ...]) -> None:
         """By the writer, on its own thread, before anybody can name this checkpoint as a base."""
@@ -169,6 +177,11 @@ def delta_schema(schema: pa.Schema) -> pa.Schema:
     )
 
 
+def same_rows(stored: pa.Schema, schema: pa.Schema) -> bool:
+    """Whether rows of this schema are stored, as they are or in a delta."""
+    return bool(stored.equals(schema) or stored.equals(delta_schema(schema)))
+
+
 def as_delta(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     stays = pa.repeat(pa.scalar(False), batch.num_rows)
     return pa.RecordBatch.from_arrays([stays, *batch.columns], schema=schema)
@@ -185,7 +198,12 @@ def _gone_batch(
     return pa.RecordBatch.from_arrays(cast, schema=schema)
 
 
-def narrowed(segment: Segment, groups: range) -> Segment:
+def _can_be_shared(segment: Segment) -> bool:
+    return segment.inline is not None or paths.shared_of(segment.file) is not None
+
+
+def _narrowed(segment: Segment, groups: range) -> Segment:
     """Of which only the rows in this range count."""
-    first, end = segment.groups
-    return replace(segment, groups=(max(first, groups.start), min(end, groups.stop)))
+    first, end = max(segment.groups[0], groups.start), min(segment.groups[1], groups.stop)
+    blocks = (b for b in segment.blocks if b.first_group < end and b.last_group >= first)
+    return replace(segment, groups=(first, end), blocks=tuple(blocks))

@@ -8,6 +8,7 @@ fetches and verifies only the blocks that can hold them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -77,18 +78,46 @@ def read_blocks(segment: Segment, groups: range, fetch: Fetch) -> Iterator[pa.Re
 
     `fetch(offset, length)` reads bytes counted from the segment's start. Raises `CheckpointCorrupt` when what it
     gives is not what was written."""
+    for read in block_reads(segment, groups, fetch):
+        batch = read()
+        if batch.num_rows:
+            yield batch
+
+
+@dataclass(frozen=True)
+class BlockRead:
+    """Fetches, verifies and decodes one block, on any thread; only rows of `groups`."""
+
+    segment: Segment
+    block: Block
+    schema: pa.Schema
+    groups: range
+    fetch: Fetch
+
+    def __call__(self) -> pa.RecordBatch:
+        block, groups = self.block, self.groups
+        batch = read_batch(self.segment, block, self.schema, self.fetch)
+        _check_rows(batch, block, _place(self.segment, block))
+        if block.first_group < groups.start or block.last_group >= groups.stop:
+            batch = _rows_in(batch, groups)
+        return batch
+
+
+def block_reads(segment: Segment, groups: range, fetch: Fetch) -> Iterator[BlockRead]:
+    """What `read_blocks` does, a piece of work per block."""
     schema = read_schema(segment)
     _check_grouped(segment, schema)
     groups = _that_count(segment, groups)
+    for block in blocks_in(segment, groups):
+        yield BlockRead(segment, block, schema, groups, fetch)
+
+
+def blocks_in(segment: Segment, groups: range) -> Iterator[Block]:
+    """Those that can hold rows of these key groups that count."""
+    groups = _that_count(segment, groups)
     for block in segment.blocks:
-        if block.last_group < groups.start or block.first_group >= groups.stop:
-            continue
-        batch = read_batch(segment, block, schema, fetch)
-        _check_rows(batch, block, _place(segment, block))
-        if block.first_group < groups.start or block.last_group >= groups.stop:
-            batch = _rows_in(batch, groups)
-        if batch.num_rows:
-            yield batch
+        if block.last_group >= groups.start and block.first_group < groups.stop:
+            yield block
 
 
 def _that_count(segment: Segment, groups: range) -> range:

@@ -1,4 +1,4 @@
-"""Checkpoints in this process's memory: for tests and the simulator. Gone when the process is."""
+"""Checkpoints in this process's memory: a driver's, for jobs that ask for it, and those of tests and the simulator."""
 
 from __future__ import annotations
 
@@ -9,9 +9,14 @@ from penstock.errors import CheckpointCorrupt
 from penstock.storage.names import check_range, checked, checked_folder
 from penstock.storage.pieces import Collected
 
+MEMORY = "memory:"
+"""What a user writes in the place of a directory."""
+
 
 class MemoryStore:
     """A dictionary with the manners of a disk. Any thread may use it."""
+
+    root = MEMORY
 
     def __init__(self) -> None:
         self._files: dict[str, bytes] = {}

@@ -24,6 +24,7 @@ from penstock.engine.driver.feeding import Feeding
 from penstock.engine.driver.numbers import Numbers
 from penstock.engine.driver.progress import Progress
 from penstock.engine.driver.restarting import restart_line
+from penstock.engine.driver.restores import Restores
 from penstock.engine.driver.troubles import Troubles
 from penstock.engine.history.history import History
 from penstock.engine.history.infos import mode_of
@@ -65,6 +66,7 @@ from penstock.protocol.messages import (
     Leave,
     Notify,
     Ready,
+    Restoring,
     SnapshotKind,
     Start,
     Status,
@@ -118,6 +120,7 @@ class JobManager:
         self._storage = Serial(background)
         self._later = Later()
         self._troubles = Troubles(spec.job, self.history, clock)
+        self._restores = Restores(spec.job, clock)
         self._crew = Crew(self.machine, workers)
         self._progress = Progress(spec.plan)
         self._feeding = Feeding(feeds or {})
@@ -188,6 +191,14 @@ class JobManager:
                 return "running"
             case _:
                 return "restarting" if self.machine.began_again else "starting"
+
+    @property
+    def details(self) -> str:
+        """What the job is busy with while it does not run yet, if that is known."""
+        phase = self.machine.phase
+        if isinstance(phase, phases.Deploying) and phase.attempt == self._restores.attempt:
+            return self._restores.text
+        return ""
 
     @property
     def metrics(self) -> Mapping[str, float]:
@@ -295,10 +306,13 @@ class JobManager:
         self._obey(self.machine.launch_cancelled(launch, reason, now_ms))
         self._crew.publish()
 
-    def _on_message(self, worker: WorkerId, message: FromWorker, now_ms: float) -> None:  # noqa: C901 (one line per case)
+    def _on_message(self, worker: WorkerId, message: FromWorker, now_ms: float) -> None:  # noqa: C901, PLR0912 (one line per case)
         coordinator, machine = self.coordinator, self.machine
         match message:
-            case Ready(attempt, _, endpoints):
+            case Restoring():
+                self._restores.heard(message)
+            case Ready(attempt, slot, endpoints):
+                self._restores.ready(attempt, slot)
                 self._obey(machine.ready(worker, attempt, endpoints, now_ms))
             case Connected(attempt):
                 self._obey(machine.connected(worker, attempt, now_ms))

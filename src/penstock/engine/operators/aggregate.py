@@ -8,10 +8,12 @@ import pyarrow as pa
 
 from penstock.engine.operators.base import FrozenOperator, Operator, OperatorContext
 from penstock.engine.operators.evolution import BEGIN_ANEW
+from penstock.engine.operators.keyed import keep_chain, make_keyed
 from penstock.errors import SchemaError
 from penstock.plan.schema import type_ddl
 from penstock.protocol.messages import SnapshotOrder
 from penstock.state.aggregates import Aggregate, result_schema
+from penstock.state.changes import same_rows
 from penstock.state.choose import make_folds
 from penstock.state.flat import int64_array, take_rows
 from penstock.state.folds import Fold, Step
@@ -40,22 +42,20 @@ class RunningAggregate(Operator):
         self._folds = make_folds(self._aggregates, schema)
         key_schema = pa.schema([schema.field(i) for i in self._key_columns])
         value_schema = pa.schema([field for fold in self._folds for field in fold.fields()])
-        self._keyed = Keyed(key_schema, context.max_parallelism)
+        self._keyed = make_keyed(key_schema, context)
         self._table = self._keyed.table(STATE, STATE, value_schema)
         self._restore(context)
 
     def _restore(self, context: OperatorContext) -> None:
-        for snapshot in context.restored:
-            for segment in snapshot.segments:
-                if segment.state == STATE:
-                    for batch in context.read_segment(segment, context.key_groups):
-                        self._check(batch.schema, context.operator)
-                        self._keyed.load(self._table, batch)
+        for batch in context.rows_of(STATE):
+            self._check(batch.schema, context.operator)
+            self._keyed.load(self._table, batch)
+        keep_chain(self._table, context)
         for fold in self._folds:
             fold.restored(self._table)
 
     def _check(self, stored: pa.Schema, operator: str) -> None:
-        if not stored.equals(self._table.schema):
+        if not same_rows(stored, self._table.schema):
             raise SchemaError(
                 f"{operator}: the aggregates are not those of the checkpoint, which has"
                 f" ({_columns(stored)}) where the job now has ({_columns(self._table.schema)});"
@@ -81,7 +81,7 @@ class RunningAggregate(Operator):
         return (pa.RecordBatch.from_arrays(columns, schema=self._schema),)
 
     def freeze(self, order: SnapshotOrder) -> FrozenOperator:
-        return FrozenOperator(tables=(self._table.freeze(),))
+        return FrozenOperator(tables=(self._table.freeze(order.base, order.id),))
 
 
 def _columns(schema: pa.Schema) -> str:

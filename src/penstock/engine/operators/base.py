@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,11 +40,21 @@ class OperatorContext:
     now_ms: Callable[[], float]
     restored: tuple[OperatorSnapshot, ...]
     """This operator's snapshots from every old subtask; empty on a fresh start."""
-    read_segment: Callable[[Segment, range], Iterable[pa.RecordBatch]]
-    """The verified rows of a segment whose key groups are in the range."""
+    read_segments: Callable[[Sequence[Segment], range], Iterable[pa.RecordBatch]]
+    """The verified rows of segments, in order, whose key groups are in the range. What comes next is fetched while the
+    operator is busy with what it got: segments of one state are best read together."""
     to_driver: Callable[[Plain], None]
+    restored_id: int = 0
+    """The checkpoint of this job that it goes on from; 0: none, or another job's."""
+    incremental: bool = False
+    """Checkpoints may build on earlier ones."""
     ask: Callable[[Callable[[], Any]], Answer[Any]] = answered
     """Runs a function off the loop's thread."""
+
+    def rows_of(self, state: str) -> Iterable[pa.RecordBatch]:
+        """What was restored of a state, from every old subtask, as far as it is this subtask's now."""
+        found = [each for part in self.restored for each in part.segments if each.state == state]
+        return self.read_segments(found, self.key_groups)
 
     @property
     def key_groups(self) -> range:

@@ -109,12 +109,10 @@ def held_rows(stored: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _restored(context: OperatorContext) -> Iterable[pa.RecordBatch]:
-    for snapshot in context.restored:
-        for segment in snapshot.segments:
-            for batch in context.read_segment(segment, context.key_groups):
-                rows = held_rows(batch)
-                _require_same(rows.schema, context)
-                yield rows.cast(context.input_schemas[0])
+    for batch in context.rows_of(STATE):
+        rows = held_rows(batch)
+        _require_same(rows.schema, context)
+        yield rows.cast(context.input_schemas[0])
 
 
 def _require_same(found: pa.Schema, context: OperatorContext) -> None:

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from penstock.engine.operators.base import FrozenOperator, Operator, OperatorContext
 from penstock.engine.operators.evolution import BEGIN_ANEW
+from penstock.engine.operators.keyed import make_keyed
 from penstock.engine.operators.row import Row, RowsToBatch, batch_rows, make_row, python_values
 from penstock.engine.operators.rows import checked_batch, checked_rows
 from penstock.engine.operators.states.base import Place, State
@@ -28,7 +29,6 @@ from penstock.errors import ConfigError, PlanError
 from penstock.plan.schema import parse_schema
 from penstock.protocol.messages import SnapshotOrder
 from penstock.state.aggregates import Aggregate
-from penstock.state.keyed import Keyed
 
 Made = TypeVar("Made", bound=State)
 
@@ -43,7 +43,7 @@ class ProcessContext:
         self.parallelism = context.parallelism
         self._context = context
         key_schema = pa.schema([context.input_schemas[0].field(key) for key in keys])
-        self._scope = Scope(Keyed(key_schema, context.max_parallelism), keys)
+        self._scope = Scope(make_keyed(key_schema, context), keys)
         self._states: dict[str, State] = {}
         self._declared: dict[str, tuple[object, ...]] = {}
         self._opened = False
@@ -175,7 +175,7 @@ class Process(Operator):
         return out
 
     def freeze(self, order: SnapshotOrder) -> FrozenOperator:
-        return FrozenOperator(tables=tuple(state.freeze() for state in self._states.values()))
+        return FrozenOperator(tables=tuple(state.freeze(order) for state in self._states.values()))
 
     def close(self) -> None:
         if self._opened and hasattr(self.function, "close"):

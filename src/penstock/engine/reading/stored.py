@@ -11,6 +11,7 @@ from penstock.ports.store import CheckpointStore
 from penstock.protocol.ids import CheckpointId
 from penstock.redaction import redacted
 from penstock.storage.filesystem import FilesystemStore
+from penstock.storage.memory import MEMORY
 from penstock.wire import manifest as manifests
 from penstock.wire import paths
 from penstock.wire.manifest import Manifest
@@ -54,6 +55,12 @@ class Place:
 
 
 def place_of(path: str) -> Place:
+    if path.startswith(MEMORY) and "://" not in path:
+        raise ConfigError(
+            f"{redacted(path)}: there is nothing to read: such checkpoints are in the memory of the driver that runs"
+            " the job, and nobody else sees them. In that program job.checkpoints() tells of them; to read state give"
+            ' the job a directory, as in CheckpointConfig("checkpoints/")'
+        )
     path = path.rstrip("/").removesuffix("/_metadata")
     root, _, folder = path.rpartition("/")
     checkpoint = paths.metadata_of(f"{folder}/_metadata")

@@ -17,12 +17,13 @@ from penstock.engine.spec import JobSpec, Mode
 from penstock.engine.worker.chain import Chain
 from penstock.engine.worker.committing import Commits
 from penstock.engine.worker.inputs import Input
+from penstock.engine.worker.loading import Loading
 from penstock.engine.worker.local_channel import LocalChannel
 from penstock.engine.worker.metrics import attempt_metrics
 from penstock.engine.worker.outputs import Output, Outputs
 from penstock.engine.worker.partition import make_partitioner
 from penstock.engine.worker.restoring import restore_inflight
-from penstock.engine.worker.snapshots import Assembler, WriteWork, reader, release_all
+from penstock.engine.worker.snapshots import Assembler, WriteWork, release_all
 from penstock.engine.worker.subtask import GivenUp, Subtask, Taken
 from penstock.errors import CommitError
 from penstock.plan.graph import Broadcast, Forward, carried
@@ -94,6 +95,7 @@ class Attempt:
         self._chains: dict[int, Chain] = {}
         self._at_work: Chain | None = None
         self._assembler = Assembler(SubtaskId(t.number, deploy.slot) for t in self._plan.tasks)
+        self._loading = Loading(deploy, self._origin, background, clock, self._say)
         self._commits: Commits | None = None
         self._finished: tuple[SubtaskId, ...] = ()
 
@@ -168,8 +170,10 @@ class Attempt:
             ),
             now_ms=self._clock.monotonic_ms,
             restored=_restored(snapshots, operator),
-            read_segment=reader(self._origin),
+            read_segments=self._loading.read,
             to_driver=partial(self._collect, operator),
+            restored_id=0 if self._deploy.origin else self._deploy.restored,
+            incremental=self._spec.incremental,
             ask=self._ask,
         )
 
@@ -360,6 +364,7 @@ class Attempt:
             self._clock,
             self._spec.inline_bytes_max,
             self._spec.compression,
+            self._spec.in_driver,
         )
 
         def written(snapshots: tuple[SubtaskSnapshot, ...]) -> None:
@@ -399,6 +404,7 @@ class Attempt:
         self._closed = True
         self.running = self.connecting = False
         self._assembler.close()
+        self._loading.close()
         for subtask in self.subtasks:
             subtask.close()
         for chain in self._chains.values():

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 import pyarrow as pa
 
-from penstock.ports.store import CheckpointStore, Writing
+from penstock.ports.store import Writing
 from penstock.protocol.snapshot import ALL_GROUPS, Block, Segment
 from penstock.state.channel_rows import STATE
 from penstock.state.segments import (
@@ -29,12 +30,16 @@ from penstock.wire.paths import WorkerFile
 SHARED_PART = "state"
 
 
+class Files(Protocol):
+    def begin(self, name: str) -> Writing: ...
+
+
 class SegmentFiles:
     """Meets the contract `Out`."""
 
     def __init__(
         self,
-        store: CheckpointStore,
+        store: Files,
         place: WorkerFile,
         inline_bytes_max: int,
         compression: str | None = None,
@@ -107,7 +112,7 @@ class SegmentFiles:
 class _File:
     """Begun when there is something for it."""
 
-    def __init__(self, store: CheckpointStore, name: str) -> None:
+    def __init__(self, store: Files, name: str) -> None:
         self.name = name
         self.size = 0
         self._store = store

@@ -12,11 +12,12 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 
 from penstock.engine.operators.base import FrozenOperator
-from penstock.engine.worker.segment_files import SegmentFiles
+from penstock.engine.spec import InDriver
+from penstock.engine.worker.segment_files import Files, SegmentFiles
 from penstock.engine.worker.subtask import Taken
-from penstock.errors import CheckpointCorrupt, CommitError
+from penstock.errors import CheckpointCorrupt, CommitError, StorageError
 from penstock.ports.clock import Clock
-from penstock.ports.store import CheckpointStore
+from penstock.ports.store import CheckpointStore, Writing
 from penstock.protocol.ids import AttemptId, CheckpointId, SlotId, SubtaskId
 from penstock.protocol.snapshot import (
     InFlight,
@@ -43,23 +44,27 @@ class WriteWork:
     clock: Clock
     inline_bytes_max: int
     compression: str | None = None
+    in_driver: InDriver | None = None
 
     def __call__(self) -> tuple[SubtaskSnapshot, ...]:
         began_ms = self.clock.monotonic_ms()
-        if self.store is None:
+        if self.store is None and self.in_driver is None:
             release_all(self.taken)
             return tuple(_snapshot(taken, _Written()) for taken in self.taken)
-        written = self._write(self.store)
+        written = self._write(self.store or _NoFiles(self.in_driver))
+        if self.in_driver is not None:
+            _check_small(self.taken, written, self.in_driver)
         snapshots = [
             _snapshot(taken, parts) for taken, parts in zip(self.taken, written, strict=True)
         ]
         async_ms = self.clock.monotonic_ms() - began_ms
         return tuple(replace(s, timings=replace(s.timings, async_ms=async_ms)) for s in snapshots)
 
-    def _write(self, store: CheckpointStore) -> list[_Written]:
+    def _write(self, files: Files) -> list[_Written]:
         """Durable when this returns."""
-        place = paths.WorkerFile(self.checkpoint, self.slot, self.attempt)
-        out = SegmentFiles(store, place, self.inline_bytes_max, self.compression)
+        place, limits = paths.WorkerFile(self.checkpoint, self.slot, self.attempt), self.in_driver
+        room = self.inline_bytes_max if limits is None else limits.worker_bytes_max
+        out = SegmentFiles(files, place, room, self.compression)
         try:
             written = [_write(taken, out) for taken in self.taken]
             out.finish()
@@ -67,6 +72,36 @@ class WriteWork:
             out.discard()
             raise
         return written
+
+
+class _NoFiles:
+    """Where checkpoints are kept in the driver's memory nothing goes into files."""
+
+    def __init__(self, limits: InDriver | None) -> None:
+        self._limits = limits
+
+    def begin(self, name: str) -> Writing:
+        limit = self._limits.worker_bytes_max if self._limits is not None else 0
+        raise _too_large("all state of a worker together", f"more than {limit:,}", limit)
+
+
+def _check_small(taken: Sequence[Taken], written: Sequence[_Written], limits: InDriver) -> None:
+    """Rows in flight have a limit of their own (`inflight_bytes_max`) and count in the total only."""
+    for subtask, parts in zip(taken, written, strict=True):
+        for name, segments in parts.segments.items():
+            for segment in segments:
+                size = len(segment.inline or b"")
+                if size > limits.state_bytes_max:
+                    where = f"operator {name!r} in subtask {subtask.subtask.index}"
+                    what = f"state {segment.state!r} of {where}"
+                    raise _too_large(what, f"{size:,}", limits.state_bytes_max)
+
+
+def _too_large(what: str, size: str, limit: int) -> StorageError:
+    return StorageError(
+        f'{what} has {size} bytes, and a checkpoint in the driver\'s memory (CheckpointConfig("memory:")) may have'
+        f' {limit:,} of that: give the job a directory, as in CheckpointConfig("checkpoints/")'
+    )
 
 
 def release_all(taken: Iterable[Taken]) -> None:
@@ -80,7 +115,7 @@ def reader(
     """Reads verified rows of a segment, only the blocks that a range of key groups needs."""
 
     def read(segment: Segment, groups: range) -> Iterable[pa.RecordBatch]:
-        return read_blocks(segment, groups, _fetch(store, segment))
+        return read_blocks(segment, groups, fetch_from(store, segment))
 
     return read
 
@@ -91,14 +126,15 @@ def read_inflight(
     """The verified rows that were on their way on one channel, in order."""
     segment = inflight.segment
     try:
-        return list(read_rows(segment, schema, _fetch(store, segment)))
+        return list(read_rows(segment, schema, fetch_from(store, segment)))
     except CheckpointCorrupt as error:
         raise CheckpointCorrupt(
             f"rows in flight to operator {inflight.operator!r}: {error}"
         ) from error
 
 
-def _fetch(store: CheckpointStore | None, segment: Segment) -> Fetch:
+def fetch_from(store: CheckpointStore | None, segment: Segment) -> Fetch:
+    """How the bytes of a segment are read: those inside it, or those of its file."""
     inline = segment.inline
     if inline is not None:
         return lambda at, size: inline[at : at + size]

@@ -6,10 +6,11 @@ Nothing here decides when something happens: the world's scheduler does, with it
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from penstock.ports.background import one_by_one
 from penstock.ports.channel import Barrier, ChannelLost, Frame
 from penstock.ports.control import ControlEvent, DriverLost, Received
 from penstock.protocol.ids import NO_CHECKPOINT, ChannelId, CheckpointId, WorkerId
@@ -71,6 +72,9 @@ class SimBackground:
             self.ended.append(lambda: job.done(result))
         else:
             self.ended.append(lambda: job.failed(error))
+
+    def each(self, works: Iterable[Callable[[], Any]]) -> Generator[Any]:
+        return one_by_one(works)
 
     def poll(self) -> bool:
         moved = bool(self.ended)

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterable
 from queue import SimpleQueue
 from typing import TypeVar
+
+from penstock.shells.spark.ahead import in_order
 
 T = TypeVar("T")
 
@@ -62,6 +64,9 @@ class ThreadBackground:
             self._under_way += 1
             if 0 < self._usual <= len(self._threads) < min(self._under_way, THREADS_MAX):
                 self._start_thread()
+
+    def each(self, works: Iterable[Callable[[], T]]) -> Generator[T]:
+        return in_order(works)
 
     def poll(self) -> bool:
         delivered = False

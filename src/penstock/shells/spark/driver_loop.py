@@ -114,6 +114,9 @@ class DriverLoop:
             return self._alive
         return self._status
 
+    def details(self) -> str:
+        return self._manager.details
+
     def wait(self, timeout_s: float | None) -> bool:
         """Short waits, so that Ctrl-C reaches the caller."""
         with SIGNALS.waiting():

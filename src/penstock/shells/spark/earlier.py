@@ -10,6 +10,7 @@ from penstock.ports.store import CheckpointStore
 from penstock.protocol.ids import CheckpointId
 from penstock.redaction import redacted
 from penstock.storage.filesystem import FilesystemStore
+from penstock.storage.memory import MemoryStore
 from penstock.wire import paths
 from penstock.wire.tombstones import is_tombstone
 
@@ -26,7 +27,7 @@ def completed_checkpoints(store: CheckpointStore) -> list[CheckpointId]:
     )
 
 
-def warn_of_no_name(settings: JobSettings, store: FilesystemStore) -> None:
+def warn_of_no_name(settings: JobSettings, store: FilesystemStore | MemoryStore) -> None:
     """All jobs without a name share one: another program's state would be a surprise."""
     if not settings.unnamed or settings.restore != "auto" or not completed_checkpoints(store):
         return

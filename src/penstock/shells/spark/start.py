@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from penstock.api.config import CheckpointConfig, JobSettings
+from penstock.api.config import JobSettings
 from penstock.api.job import Job
 from penstock.connectors.base import Sink
 from penstock.engine.checkpoints.cleaning import retains
@@ -60,8 +60,9 @@ from penstock.shells.spark.sharing import (
 )
 from penstock.shells.spark.shipping import pack
 from penstock.shells.spark.signals import SIGNALS
+from penstock.shells.spark.storing import Store, absolute, open_store, staging_root, stored_in
 from penstock.shells.spark.workers import SparkWorkers
-from penstock.storage.filesystem import FilesystemStore, open_job
+from penstock.storage.filesystem import FilesystemStore
 from penstock.wire import manifest as manifests
 from penstock.wire import paths
 
@@ -86,7 +87,7 @@ def start_job(graph: LogicalGraph, spark: Any, settings: JobSettings) -> Job:
         _check_access(graph)
     job_id = paths.job_id(settings.name)
     clock = RealClock()
-    store = _open_store(settings, clock)
+    store = open_store(settings, clock.wall_ms())
     wish = _wish(settings, store)
     pack(_spec(job_id, without_dataframes(graph), settings, store))
     total = settings.parallelism + settings.spare_workers
@@ -143,24 +144,23 @@ def start_job(graph: LogicalGraph, spark: Any, settings: JobSettings) -> Job:
     return Job(loop)
 
 
-def _feeds(
-    graph: LogicalGraph, session: Any, settings: JobSettings, store: FilesystemStore | None
-) -> Feeds:
-    config = settings.checkpoint
-    if config is not None and store is not None:
-        root = paths.job_directory(_absolute(config), settings.name)
-        options = dict(config.storage_options or {})
-        fresh = settings.restore == "fresh"
-        begun = bool(dataframes(graph)) and not fresh and bool(completed_checkpoints(store))
-        return make_feeds(
-            graph, settings.name, root, options, settings.restart, fresh=fresh, begun=begun
-        )
-    if dataframes(graph) and not is_local(session.sparkContext):
+def _feeds(graph: LogicalGraph, session: Any, settings: JobSettings, store: Store | None) -> Feeds:
+    config, frames = settings.checkpoint, dataframes(graph)
+    shared = config is not None and not config.in_memory
+    if frames and not shared and not is_local(session.sparkContext):
         raise ConfigError(
             "a DataFrame is staged where all hosts of the cluster see it: beside the checkpoints. Give the job a"
             ' directory that they share: checkpoint=pen.CheckpointConfig("hdfs://... or a shared path")'
         )
-    return make_feeds(graph, settings.name, "", {}, settings.restart)
+    if config is None or store is None or not frames:
+        return make_feeds(graph, settings.name, "", {}, settings.restart)
+    root = staging_root(config, settings.name)
+    options = dict(config.storage_options or {})
+    fresh = settings.restore == "fresh"
+    begun = not fresh and bool(completed_checkpoints(store))
+    return make_feeds(
+        graph, settings.name, root, options, settings.restart, fresh=fresh, begun=begun
+    )
 
 
 def _refuse_rows_of_others(graph: LogicalGraph, wish: RestoreWish) -> None:
@@ -178,7 +178,7 @@ def _refuse_rows_of_others(graph: LogicalGraph, wish: RestoreWish) -> None:
 
 
 def _remove_staged_rows(
-    feeds: Feeds, manager: JobManager, settings: JobSettings, store: FilesystemStore | None
+    feeds: Feeds, manager: JobManager, settings: JobSettings, store: Store | None
 ) -> None:
     """With the checkpoints. Where they stay, because another driver has taken the job over, these do, too."""
     outcome, config = manager.outcome, settings.checkpoint
@@ -187,52 +187,23 @@ def _remove_staged_rows(
         feeds.close(finished=outcome is Outcome.FINISHED, retained=kept)
 
 
-def _spec(
-    job_id: str, graph: LogicalGraph, settings: JobSettings, store: FilesystemStore | None
-) -> JobSpec:
+def _spec(job_id: str, graph: LogicalGraph, settings: JobSettings, store: Store | None) -> JobSpec:
     plan = make_plan(graph, settings.parallelism, settings.max_parallelism)
+    spec = JobSpec(job_id, plan, buffer_timeout_ms=settings.buffer_timeout_ms)
     config = settings.checkpoint
     if config is None or store is None:
-        return JobSpec(job_id, plan, buffer_timeout_ms=settings.buffer_timeout_ms)
-    root = paths.job_directory(_absolute(config), settings.name)
-    options = dict(config.storage_options or {})
-    return JobSpec(
-        job_id,
-        plan,
-        Mode(config.mode),
-        settings.buffer_timeout_ms,
-        open_store=partial(FilesystemStore, root, options),
-        open_origin=partial(_open_origin, options),
-        location=store.root,
-        compression=config.compression,
+        return spec
+    spec = replace(
+        spec,
+        mode=Mode(config.mode),
         inflight_bytes_max=config.inflight_bytes_max,
+        compression=config.compression,
     )
-
-
-def _open_origin(options: dict[str, Any], root: str) -> FilesystemStore:
-    return FilesystemStore(root, options)
-
-
-def _open_store(settings: JobSettings, clock: RealClock) -> FilesystemStore | None:
-    config = settings.checkpoint
-    if config is None:
-        return None
-    return open_job(
-        _absolute(config),
-        settings.name,
-        storage_options=config.storage_options,
-        created_ms=clock.wall_ms(),
-    )
-
-
-def _absolute(config: CheckpointConfig) -> str:
-    """Workers may have another working directory than the driver."""
-    directory = str(config.directory)
-    return directory if "://" in directory else str(Path(directory).absolute())
+    return stored_in(spec, config, settings.name, store)
 
 
 def _files(
-    store: FilesystemStore | None, job_id: str, clock: RealClock, spec: JobSpec
+    store: Store | None, job_id: str, clock: RealClock, spec: JobSpec
 ) -> CheckpointFiles | None:
     if store is None:
         return None
@@ -240,7 +211,7 @@ def _files(
     return CheckpointFiles(store, job_id, driver, clock.wall_ms, spec.open_origin)
 
 
-def _wish(settings: JobSettings, store: FilesystemStore | None) -> RestoreWish:
+def _wish(settings: JobSettings, store: Store | None) -> RestoreWish:
     if store is None:
         return RestoreWish()
     if settings.restore == "auto":
@@ -251,7 +222,7 @@ def _wish(settings: JobSettings, store: FilesystemStore | None) -> RestoreWish:
     return _explicit(settings.restore.rstrip("/"), settings, store)
 
 
-def _explicit(path: str, settings: JobSettings, store: FilesystemStore) -> RestoreWish:
+def _explicit(path: str, settings: JobSettings, store: Store) -> RestoreWish:
     """`.../<job>/chk-7`, of this job or of another one."""
     path = path if "://" in path else str(Path(path).absolute())
     root, _, folder = path.rpartition("/")
@@ -275,8 +246,8 @@ def _explicit(path: str, settings: JobSettings, store: FilesystemStore) -> Resto
 def _marks(graph: LogicalGraph, settings: JobSettings, job_id: str) -> list[Mark]:
     """What every worker must see, too: the job's folder and those of its sinks."""
     marks = []
-    if settings.checkpoint is not None:
-        directory = _absolute(settings.checkpoint)
+    if settings.checkpoint is not None and not settings.checkpoint.in_memory:
+        directory = absolute(settings.checkpoint)
         file = f"{paths.job_directory(directory, settings.name)}/{paths.JOB}"
         if is_on_disk(directory):
             marks.append(existing_mark(f"the checkpoint directory {directory}", file))

@@ -19,6 +19,7 @@ from penstock.engine.reading.request import Request, make_request
 from penstock.errors import ConfigError
 from penstock.plan.duration import parse_duration_ms
 from penstock.storage.filesystem import FilesystemStore
+from penstock.storage.memory import MEMORY
 
 OPTIONS = ("path", "checkpoint", "kind", "operator", "state", "lease")
 STORAGE = "storage."
@@ -76,7 +77,11 @@ def _lease_ms(text: str | None) -> float:
 
 def _absolute(path: str) -> str:
     """Tasks may have another working directory."""
-    return path if "://" in path else str(Path(path).expanduser().absolute())
+    return (
+        path
+        if "://" in path or path.startswith(MEMORY)
+        else str(Path(path).expanduser().absolute())
+    )
 
 
 def _storage_value(text: str) -> Any:

@@ -11,7 +11,7 @@ from penstock.engine.operators.base import OperatorContext
 from penstock.engine.operators.evolution import evolved
 from penstock.engine.operators.states.scope import Scope
 from penstock.errors import PlanError
-from penstock.protocol.snapshot import Segment
+from penstock.protocol.messages import SnapshotOrder
 from penstock.state.changes import GONE_FIELD
 from penstock.state.frozen import Frozen
 from penstock.state.table import VALUE_PREFIX, Table
@@ -26,7 +26,7 @@ class State(Protocol):
         """Writes what the function changed key by key."""
         ...
 
-    def freeze(self) -> Frozen: ...
+    def freeze(self, order: SnapshotOrder) -> Frozen: ...
 
 
 class Place:
@@ -54,12 +54,7 @@ class Place:
 
     def stored(self) -> Iterator[pa.RecordBatch]:
         """The rows of a snapshot, as they are."""
-        for segment in self._segments():
-            yield from self.context.read_segment(segment, self.context.key_groups)
-
-    def _segments(self) -> Iterator[Segment]:
-        for snapshot in self.context.restored:
-            yield from (each for each in snapshot.segments if each.state == self.name)
+        return iter(self.context.rows_of(self.name))
 
 
 def _evolved(

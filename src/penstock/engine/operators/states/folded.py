@@ -9,12 +9,15 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.engine.operators.evolution import BEGIN_ANEW
+from penstock.engine.operators.keyed import keep_chain
 from penstock.engine.operators.row import Row, RowsToBatch, batch_rows
 from penstock.engine.operators.states.base import Place, nullable
 from penstock.engine.operators.states.value import ValueState, checked_values
 from penstock.errors import ConfigError, SchemaError
 from penstock.plan.keyhash import I64
+from penstock.protocol.messages import SnapshotOrder
 from penstock.state.aggregates import Aggregate, result_field
+from penstock.state.changes import same_rows
 from penstock.state.choose import make_folds
 from penstock.state.folds import Step
 from penstock.state.frozen import Frozen
@@ -56,8 +59,8 @@ class ReducingState:
     def end_batch(self) -> None:
         self._value.end_batch()
 
-    def freeze(self) -> Frozen:
-        return self._value.freeze()
+    def freeze(self, order: SnapshotOrder) -> Frozen:
+        return self._value.freeze(order)
 
 
 class AggregatingState:
@@ -133,8 +136,8 @@ class AggregatingState:
     def end_batch(self) -> None:
         self._flush()
 
-    def freeze(self) -> Frozen:
-        return self._table.freeze()
+    def freeze(self, order: SnapshotOrder) -> Frozen:
+        return self._table.freeze(order.base, order.id)
 
     def _flush(self) -> None:
         if self._added:
@@ -168,11 +171,12 @@ class AggregatingState:
     def _restore(self) -> None:
         table, keyed = self._table, self._scope.keyed
         for batch in self._place.stored():
-            if not set(table.schema.names) <= set(batch.schema.names):
+            if not same_rows(batch.schema, table.schema):
                 raise SchemaError(
                     f"{self._place.label}: the aggregates are not those of the checkpoint; go back to them, or"
                     f" {BEGIN_ANEW}"
                 )
             keyed.load(table, batch)
+        keep_chain(table, self._place.context)
         for fold in self._folds:
             fold.restored(table)

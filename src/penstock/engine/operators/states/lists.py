@@ -8,10 +8,12 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from penstock.engine.operators.keyed import keep_chain
 from penstock.engine.operators.row import Row, RowsToBatch, batch_rows, make_row
 from penstock.engine.operators.states.base import Place, nullable, required_columns
 from penstock.engine.operators.states.value import checked_values
 from penstock.plan.keyhash import I64
+from penstock.protocol.messages import SnapshotOrder
 from penstock.state.flat import int64_array
 from penstock.state.frozen import Frozen
 
@@ -103,8 +105,8 @@ class ListState:
             self._add(self._scope.made([at for at, _ in self._added]), rows)
         self._lists, self._added, self._replaced = None, [], {}
 
-    def freeze(self) -> Frozen:
-        return self._child.table.freeze()
+    def freeze(self, order: SnapshotOrder) -> Frozen:
+        return self._child.table.freeze(order.base, order.id)
 
     def _add(self, owners: I64, values: pa.RecordBatch) -> None:
         positions = np.arange(self._next, self._next + len(owners))
@@ -132,6 +134,7 @@ class ListState:
         child = self._child
         for batch in self._place.restored(child.table, required):
             self._scope.keyed.load_child(child, batch)
+        keep_chain(child.table, self._place.context)
         end = child.space.cells.end
         if end:
             (positions,) = child.keys_of(np.arange(end))

@@ -8,12 +8,14 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from penstock.engine.operators.keyed import keep_chain
 from penstock.engine.operators.row import Row, RowsToBatch, batch_rows, make_row, python_values
 from penstock.engine.operators.states.base import Place, nullable, required_columns
 from penstock.engine.operators.states.value import checked_values, rows_at
 from penstock.errors import SchemaError
 from penstock.plan.keyhash import I64, is_key_type
 from penstock.plan.schema import type_ddl
+from penstock.protocol.messages import SnapshotOrder
 from penstock.state.flat import int64_array
 from penstock.state.frozen import Frozen
 
@@ -50,6 +52,7 @@ class MapState:
         self._changed: dict[tuple[int, tuple[Any, ...]], None] = {}
         for batch in place.restored(self._child.table, required_columns(schema)):
             place.scope.keyed.load_child(self._child, batch)
+        keep_chain(self._child.table, place.context)
 
     # ---- one key at a time
 
@@ -142,8 +145,8 @@ class MapState:
                 self._child.put(owners, self._columns(kept), self._to_batch.batch(rows))
         self._maps, self._changed = None, {}
 
-    def freeze(self) -> Frozen:
-        return self._child.table.freeze()
+    def freeze(self, order: SnapshotOrder) -> Frozen:
+        return self._child.table.freeze(order.base, order.id)
 
     def _columns(self, changed: list[tuple[int, tuple[Any, ...]]]) -> list[pa.Array]:
         return list(self._to_keys.batch([key for _, key in changed]).columns)

@@ -13,11 +13,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.engine.operators.keyed import keep_chain
 from penstock.engine.operators.row import Row, RowsToBatch, batch_rows, make_row
 from penstock.engine.operators.rows import checked_batch
 from penstock.engine.operators.states.base import Place, nullable, required_columns
 from penstock.errors import PlanError
 from penstock.plan.keyhash import I64
+from penstock.protocol.messages import SnapshotOrder
 from penstock.state.frozen import Frozen
 from penstock.state.table import Table
 
@@ -40,6 +42,7 @@ class ValueState:
         self._changed: dict[int, None] = {}
         for batch in place.restored(self._table, required_columns(schema)):
             place.scope.keyed.load(self._table, batch)
+        keep_chain(self._table, place.context)
 
     # ---- one key at a time
 
@@ -97,8 +100,8 @@ class ValueState:
         self._changed = {}
         self._rows = None
 
-    def freeze(self) -> Frozen:
-        return self._table.freeze()
+    def freeze(self, order: SnapshotOrder) -> Frozen:
+        return self._table.freeze(order.base, order.id)
 
     def _drop(self, cells: I64) -> None:
         cells = cells[cells >= 0]

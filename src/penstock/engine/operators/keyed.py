@@ -1,0 +1,30 @@
+"""What all operators with keyed state do when they are opened."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from penstock.engine.operators.base import OperatorContext
+from penstock.state.keyed import Keyed
+from penstock.state.segments import read_schema
+from penstock.state.table import Table
+
+
+def make_keyed(keys: pa.Schema, context: OperatorContext) -> Keyed:
+    return Keyed(keys, context.max_parallelism, incremental=context.incremental)
+
+
+def keep_chain(table: Table, context: OperatorContext) -> None:
+    """The table was restored. The next checkpoint may build on the one that it came from, if it has the same
+    columns."""
+    if table.changes is None or not context.restored_id:
+        return
+    segments = [
+        segment
+        for snapshot in context.restored
+        for segment in snapshot.segments
+        if segment.state == table.state
+    ]
+    stored = (read_schema(segment) for segment in segments if not segment.delta)
+    if all(schema.equals(table.schema) for schema in stored):
+        table.changes.restored(context.restored_id, segments, context.key_groups)

@@ -1,0 +1,88 @@
+"""Reading state back when an attempt is deployed.
+
+Blocks are fetched, verified and decoded ahead of the operator that puts their rows into its table, several at a time
+where the shell has threads. When it takes long the driver is told how far it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+
+import pyarrow as pa
+
+from penstock.engine.worker.snapshots import fetch_from
+from penstock.ports.background import Background
+from penstock.ports.clock import Clock
+from penstock.ports.store import CheckpointStore
+from penstock.protocol.messages import Deploy, Restoring
+from penstock.protocol.snapshot import Block, Segment
+from penstock.state.segments import block_reads, blocks_in
+
+TELL_EVERY_MS = 1_000.0
+"""What takes no longer is not told at all."""
+
+
+class Loading:
+    """Of one attempt: one state after the other is read, all of them on the loop's thread."""
+
+    def __init__(
+        self,
+        deploy: Deploy,
+        store: CheckpointStore | None,
+        background: Background,
+        clock: Clock,
+        tell: Callable[[Restoring], None],
+    ) -> None:
+        """`store` is the one that the restored files are in."""
+        self._deploy = deploy
+        self._store = store
+        self._background = background
+        self._clock = clock
+        self._tell = tell
+        self._tell_ms: float | None = None
+        self._rows = self._bytes = 0
+        self._totals = (0, 0)
+        self._batches: Generator[pa.RecordBatch] | None = None
+
+    def read(self, segments: Sequence[Segment], groups: range) -> Iterator[pa.RecordBatch]:
+        """The verified rows of these segments, in order, whose key groups are in the range."""
+        if self._tell_ms is None:
+            self._tell_ms = self._clock.monotonic_ms() + TELL_EVERY_MS
+            self._totals = _totals(self._deploy, groups)
+        reads = [
+            read
+            for segment in segments
+            for read in block_reads(segment, groups, fetch_from(self._store, segment))
+        ]
+        self._batches = self._background.each(reads)
+        for read, batch in zip(reads, self._batches, strict=True):
+            if batch.num_rows:
+                yield batch
+            self._loaded(read.block)
+
+    def close(self) -> None:
+        """What is read ahead for an operator that has failed is given up."""
+        if self._batches is not None:
+            self._batches.close()
+
+    def _loaded(self, block: Block) -> None:
+        self._rows += block.rows
+        self._bytes += block.length
+        now_ms = self._clock.monotonic_ms()
+        if self._tell_ms is not None and now_ms >= self._tell_ms:
+            self._tell_ms = now_ms + TELL_EVERY_MS
+            attempt, slot = self._deploy.attempt, self._deploy.slot
+            self._tell(Restoring(attempt, slot, self._rows, self._bytes, *self._totals))
+
+
+def _totals(deploy: Deploy, groups: range) -> tuple[int, int]:
+    """The rows and bytes that this slot has to read."""
+    blocks = list(_blocks(deploy, groups))
+    return sum(block.rows for block in blocks), sum(block.length for block in blocks)
+
+
+def _blocks(deploy: Deploy, groups: range) -> Iterable[Block]:
+    for snapshot in deploy.snapshots:
+        for operator in snapshot.operators.values():
+            for segment in operator.segments:
+                yield from blocks_in(segment, groups)
