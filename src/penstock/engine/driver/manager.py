@@ -474,7 +474,7 @@ class JobManager:
             case snapshots.SendTrigger(checkpoint, kind, urgent):
                 how = mode_of(self._spec.mode, urgent)
                 if self._durable is not None:
-                    self._durable.triggered(checkpoint)
+                    self._durable.triggered(checkpoint, self.coordinator.newest_completed)
                 self.history.triggered(checkpoint, kind, self._clock.wall_ms(), how)
                 self._tell_running(lambda attempt: Trigger(attempt, checkpoint, kind, urgent))
             case snapshots.Expedite(checkpoint, kind):
