@@ -134,6 +134,21 @@ def test_a_deletion_that_fails_keeps_the_shared_files_for_the_checkpoint(life: L
     assert life.shared == {first}
 
 
+def test_a_base_is_not_deleted_while_something_builds_on_it(life: Life) -> None:
+    """I12, B6: neither it nor its files, though newer ones are complete."""
+    first = life.write(1)
+    life.complete(1, first)
+    clean_up = life.driver.clean_up
+    clean_up.triggered(CheckpointId(3), CheckpointId(1))
+    life.complete(2)
+    life.delete(1)
+    life.tidy()
+    assert (life.shared, len(life.store.list("chk-1"))) == ({first}, 1)
+    clean_up.discard(CheckpointId(3))
+    life.tidy()
+    assert (life.shared, life.store.list("chk-1")) == (set(), [])
+
+
 # ---- dead attempts
 
 

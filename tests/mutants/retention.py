@@ -37,10 +37,10 @@ def a_file_goes_with_the_first_that_refers_to_it() -> AbstractContextManager[Non
     return swapped(Retention, "only_of", only_of)
 
 
-@tested(PURE + "test_the_files_of_a_base_stay_until_what_builds_on_it_has_ended", LIFE)
+@tested(STORED + "test_a_base_is_not_deleted_while_something_builds_on_it", LIFE)
 def bases_are_not_pinned() -> AbstractContextManager[None]:
     """A checkpoint comes to exist whose files went with its base while it was pending (I12)."""
-    return swapped(Retention, "_is_base", lambda self, checkpoint: False)
+    return swapped(Retention, "is_pinned", lambda self, checkpoint: False)
 
 
 @tested(STORED + "test_a_deletion_that_fails_keeps_the_shared_files_for_the_checkpoint", LIFE)

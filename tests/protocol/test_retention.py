@@ -90,39 +90,17 @@ def test_it_makes_no_difference_how_often_something_is_told() -> None:
 # ---- bases
 
 
-def test_the_files_of_a_base_stay_until_what_builds_on_it_has_ended() -> None:
-    """I12: the base is not kept any more, and a pending snapshot may refer to any of its files."""
-    retention = complete(begun(), 1, A, file(1, "b"))
-    retention = complete(retention.triggered(n(3), n(1)), 2, B)
-    assert retention.only_of(n(1)) == ()
-    retention, strays = retention.deleted(n(1))
-    assert strays == ()
+def test_a_base_is_pinned_until_everything_that_builds_on_it_has_ended() -> None:
+    """I12, B6: a pending snapshot may refer to any of its files, whether it has answered or not."""
+    retention = complete(begun(), 1, A).triggered(n(2), n(1)).triggered(n(3), n(1))
+    assert retention.is_pinned(n(1))
+    retention, _ = retention.given_up(n(2))
+    assert retention.is_pinned(n(1))
     retention, _ = retention.acknowledged(n(3), files(A, C))
     after, strays = retention.completed(n(3), files(A, C))
-    assert strays == (file(1, "b"),)
-    assert after.only_of(n(3)) == (A, C)
-    _, strays = retention.given_up(n(3))
-    assert strays == (A, file(1, "b"), C)
-
-
-def test_a_base_stays_for_each_of_several() -> None:
-    """I12, B6."""
-    retention = complete(begun(), 1, A).triggered(n(2), n(1)).triggered(n(3), n(1))
-    retention, _ = retention.deleted(n(1))
-    retention, strays = retention.given_up(n(2))
-    assert strays == ()
-    _, strays = retention.given_up(n(3))
-    assert strays == (A,)
-
-
-def test_a_base_whose_deletion_ends_behind_what_built_on_it_leaves_nothing() -> None:
-    """I13: when the piece of work looked, the files were needed; when it ended they were not."""
-    retention = complete(begun(), 1, A).triggered(n(2), n(1))
-    with_it = retention.only_of(n(1))
-    retention, strays = retention.given_up(n(2))
-    assert (with_it, strays) == ((), ())
-    _, strays = retention.deleted(n(1), with_it)
-    assert strays == (A,)
+    assert (after.is_pinned(n(1)), after.only_of(n(1)), strays) == (False, (), ())
+    after, strays = retention.given_up(n(3))
+    assert (after.is_pinned(n(1)), after.only_of(n(1)), strays) == (False, (A,), (C,))
 
 
 # ---- what never came to be
