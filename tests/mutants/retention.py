@@ -6,10 +6,11 @@ from collections.abc import Collection, Iterable
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 from penstock.engine.checkpoints import files as checkpoint_files
-from penstock.engine.checkpoints import leases, shared
+from penstock.engine.checkpoints import garbage, leases, shared
 from penstock.engine.checkpoints.cleaning import CleanUp
 from penstock.engine.checkpoints.files import CheckpointFiles
 from penstock.engine.checkpoints.ownership import Ownership
@@ -17,10 +18,12 @@ from penstock.engine.checkpoints.shared import SharedFiles
 from penstock.engine.driver.manager import Durable
 from penstock.protocol.ids import CheckpointId
 from penstock.protocol.retention import Files, Retention, SharedFile, Strays
+from penstock.wire import paths
 from tests.mutants.registry import swapped, tested
 
 PURE = "tests/protocol/test_retention.py::"
 STORED = "tests/engine/test_shared_files.py::"
+GC = "tests/cli/test_gc.py::"
 LIFE = "tests/engine/test_shared_life.py::TestSharedLife::runTest"
 
 
@@ -248,3 +251,34 @@ def nobody_is_told_of_completed_checkpoints() -> AbstractContextManager[None]:
 def nobody_is_told_of_snapshots() -> AbstractContextManager[None]:
     """Every answer is late: the files of a snapshot go before it is complete (I12)."""
     return swapped(Durable, "triggered", lambda self, checkpoint, base: None)
+
+
+# ---- penstock gc
+
+
+@tested(GC + "test_an_attempt_that_has_not_looked_yet_ends_nothing")
+def a_claim_ends_the_attempts_before_it_at_once() -> AbstractContextManager[None]:
+    """The files of a checkpoint go that the new attempt finds complete and goes on from (I12, I18)."""
+
+    @contextmanager
+    def mutated() -> Any:
+        claimed = SimpleNamespace(**{**vars(paths), "restored_of": paths.owner_of})
+        with swapped(garbage, "paths", claimed):
+            yield
+
+    return mutated()
+
+
+@tested(GC + "test_what_no_checkpoint_needs_is_listed_and_then_deleted")
+def gc_takes_what_is_under_way() -> AbstractContextManager[None]:
+    """The files of a snapshot go before it is complete (I12)."""
+    return swapped(garbage, "_newest_complete", lambda *_: CheckpointId(1 << 40))
+
+
+@tested(GC + "test_damage_and_readers_keep_what_they_may_need")
+def gc_takes_what_somebody_reads() -> AbstractContextManager[None]:
+    """A reader loses what it reads (I12, P5)."""
+    stack = ExitStack()
+    stack.enter_context(swapped(leases, "is_read", lambda *_: False))
+    stack.enter_context(swapped(leases, "files_read", lambda *_: {}))
+    return stack
