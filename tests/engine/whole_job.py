@@ -17,7 +17,7 @@ from penstock.protocol import restart
 from penstock.protocol.coordinator import CoordinatorConfig
 from penstock.protocol.ids import WorkerId
 from penstock.protocol.lifecycle import LifecycleConfig
-from penstock.protocol.messages import ToWorker
+from penstock.protocol.messages import FromWorker, ToWorker
 from penstock.protocol.phases import Outcome
 from penstock.storage.memory import MemoryStore
 from penstock.wire import paths
@@ -49,6 +49,8 @@ class OneThread:
         """Answers of this kind do not reach the driver: they are `missed`."""
         self.missed: list[Received] = []
         self.launches = True
+        self.edited: Callable[[FromWorker], FromWorker] = lambda message: message
+        """What an answer becomes on its way."""
 
     def launch(self, launch: int, description: str) -> None:
         if not self.launches:
@@ -83,7 +85,7 @@ class OneThread:
         for name, (worker, driver) in list(self.workers.items()):
             worker.step()
             while driver.sent:
-                answer = Received(name, driver.sent.pop(0))
+                answer = Received(name, self.edited(driver.sent.pop(0)))
                 arrives = not isinstance(answer.message, self.miss or ())
                 (self.events if arrives else self.missed).append(answer)
             if worker.leaving:

@@ -130,13 +130,36 @@ def verify(path: CheckpointPath, as_json: AsJson = False) -> None:
         raise typer.Exit(FAILED)
 
 
+@app.command()
+def gc(
+    path: Annotated[
+        str,
+        typer.Argument(metavar="PATH", help="A job's folder, or a checkpoint directory with jobs."),
+    ],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List, and delete nothing.")] = False,
+    older_than: Annotated[
+        str, typer.Option(help="Only files that were written longer ago than this.")
+    ] = "1 hour",
+    as_json: AsJson = False,
+) -> None:
+    """Delete files that no checkpoint needs, also beside a job that runs. Exit code 1 when one cannot be deleted."""
+    from penstock.cli.garbage import collect, show_garbage
+    from penstock.plan.duration import parse_duration_ms
+
+    def find(given: str) -> dict[str, Any]:
+        return collect(given, parse_duration_ms(older_than, "--older-than"), dry_run=dry_run)
+
+    if _look(path, as_json, find, show_garbage)["failed"]:
+        raise typer.Exit(FAILED)
+
+
 def _look(
     path: str,
     as_json: bool,
     find: Callable[[str], dict[str, Any]],
     show: Callable[[dict[str, Any], Console], None],
 ) -> dict[str, Any]:
-    """What all commands do that only read: find, then show it to a person or give it to a program."""
+    """What all commands do about a path: find, then show it to a person or give it to a program."""
     with answering(as_json) as answer:
         found = find(path)
         if not as_json:

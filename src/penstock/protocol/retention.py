@@ -1,10 +1,11 @@
 """Which shared files may go: a pure decision.
 
 A shared file is written for one checkpoint, and later ones may refer to it again. It stays as long as a checkpoint
-that exists refers to it, whichever attempt took that one, or a snapshot that is pending; and because a snapshot may
-refer to every file of its *base*, a completed checkpoint, until it has answered, the files of a base stay until the
-snapshot has ended, also if the base itself has gone meanwhile. Whatever nobody refers to is a *stray*, as soon as
-nobody can come to refer to it: it is an older attempt's, or was written for a snapshot of this one that is over.
+that exists refers to it, whichever attempt took that one, or a snapshot that is pending. A snapshot may refer to any
+file of its *base*, a completed checkpoint, until it has ended: so long the base is pinned, and is not deleted even if
+it is no longer kept. Whatever nobody refers to is a *stray*, as soon as nobody can come to refer to it: it is an older
+attempt's, or was written for a snapshot of this one that is over. So whoever knows what lies in storage, and nothing
+else, can tell strays from files that are needed.
 
 A checkpoint refers to its files until its metadata has gone: a deletion may fail, or be taken back before it begins.
 
@@ -48,9 +49,7 @@ class Retention:
     attempt: AttemptId = AttemptId(0)
     """The newest that this driver has claimed."""
     existing: Mapping[CheckpointId, Files] = field(default_factory=dict)
-    """Completed checkpoints, of all attempts, whose metadata may be there or whose files somebody reads; and bases."""
-    gone: frozenset[CheckpointId] = frozenset()
-    """Those of them that are not there any more: they are only the base of something pending."""
+    """Completed checkpoints, of all attempts, whose metadata may be there or whose files somebody reads."""
     pending: Mapping[CheckpointId, PendingFiles] = field(default_factory=dict)
     newest: CheckpointId = NO_CHECKPOINT
     """The newest snapshot that this attempt has triggered."""
@@ -85,26 +84,34 @@ class Retention:
     def completed(self, checkpoint: CheckpointId, files: Files) -> tuple[Retention, Strays]:
         """`files` are all that it refers to."""
         after = replace(self, existing={**self.existing, checkpoint: files})
-        return after._ended(checkpoint)
+        return after.given_up(checkpoint)
 
     def given_up(self, checkpoint: CheckpointId) -> tuple[Retention, Strays]:
-        """Aborted, declined or subsumed before it was complete."""
-        return self._ended(checkpoint)
+        """Aborted, declined or subsumed before it was complete: nothing is held for it any more."""
+        entry = self.pending.get(checkpoint)
+        if entry is None:
+            return self, ()
+        pending = {n: other for n, other in self.pending.items() if n != checkpoint}
+        after = replace(self, pending=pending)
+        return after, after.strays(entry.files)
 
     def deleted(
         self, checkpoint: CheckpointId, with_it: Collection[SharedFile] = ()
     ) -> tuple[Retention, Strays]:
         """Its metadata has gone, and so have these files."""
-        if self._is_base(checkpoint):
-            return replace(self, gone=self.gone | {checkpoint}), ()
-        after, strays = self._forget([checkpoint])
-        return after, tuple(file for file in strays if file not in with_it)
+        after = self._without(checkpoint)
+        files = self.existing.get(checkpoint, frozenset())
+        return after, after.strays(files.difference(with_it))
 
     # ---- what may go
 
+    def is_pinned(self, checkpoint: CheckpointId) -> bool:
+        """Something pending builds on it: it must not be deleted yet."""
+        return any(entry.base == checkpoint for entry in self.pending.values())
+
     def only_of(self, checkpoint: CheckpointId) -> Strays:
         """The files that go with a checkpoint, when its metadata has gone."""
-        return () if self._is_base(checkpoint) else self._forget([checkpoint])[1]
+        return self._without(checkpoint).strays(self.existing.get(checkpoint, ()))
 
     def strays(self, files: Iterable[SharedFile]) -> Strays:
         """Those of them that nobody refers to, and that nobody can come to refer to."""
@@ -120,24 +127,5 @@ class Retention:
             return file.attempt < self.attempt
         return file.checkpoint <= self.newest and file.checkpoint not in self.pending
 
-    # ---- small things
-
-    def _ended(self, checkpoint: CheckpointId) -> tuple[Retention, Strays]:
-        """What a snapshot needed is no longer held for it, nor its base if that was only there for it."""
-        entry = self.pending.get(checkpoint)
-        if entry is None:
-            return self, ()
-        pending = {n: other for n, other in self.pending.items() if n != checkpoint}
-        after = replace(self, pending=pending)
-        unpinned = [n for n in self.gone if not after._is_base(n)]
-        after, strays = after._forget(unpinned)
-        return after, tuple(sorted({*strays, *after.strays(entry.files)}))
-
-    def _forget(self, checkpoints: Collection[CheckpointId]) -> tuple[Retention, Strays]:
-        existing = {n: files for n, files in self.existing.items() if n not in checkpoints}
-        after = replace(self, existing=existing, gone=self.gone.difference(checkpoints))
-        theirs = {file for n in checkpoints for file in self.existing.get(n, ())}
-        return after, after.strays(theirs)
-
-    def _is_base(self, checkpoint: CheckpointId) -> bool:
-        return any(entry.base == checkpoint for entry in self.pending.values())
+    def _without(self, checkpoint: CheckpointId) -> Retention:
+        return replace(self, existing={n: f for n, f in self.existing.items() if n != checkpoint})

@@ -67,6 +67,10 @@ class FilesystemStore:
         """Temporary files that dead writers left behind; `delete` takes these names."""
         return self._store.leftovers(older_than_s)
 
+    def look_at(self, name: str) -> tuple[int, float] | None:
+        """The size of a file, and when it was written: seconds since 1970. None: there is none."""
+        return self._store.look_at(name)
+
 
 def open_job(
     directory: str,

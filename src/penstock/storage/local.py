@@ -107,6 +107,16 @@ class LocalStore:
             name for name in self._walk("") if is_temp(name) and self._modified(name) <= limit
         )
 
+    def look_at(self, name: str) -> tuple[int, float] | None:
+        """The size of a file, and when it was written: seconds since 1970. None: there is none."""
+        path = self._path(checked_for_delete(name))
+        with _storage_errors("look at", path):
+            try:
+                status = os.stat(path, follow_symlinks=False)
+            except FileNotFoundError:
+                return None
+        return status.st_size, status.st_mtime
+
     # ---- paths
 
     def _path(self, name: str) -> str:

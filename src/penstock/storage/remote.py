@@ -118,6 +118,15 @@ class RemoteStore:
                 if is_temp(name) and self._files.modified(self._full(name)) <= limit
             )
 
+    def look_at(self, name: str) -> tuple[int, float] | None:
+        """The size of a file, and when it was written: seconds since 1970. None: there is none."""
+        path = self._full(checked_for_delete(name))
+        with self._storage_errors("look at", name):
+            try:
+                return int(self._files.size(path) or 0), self._files.modified(path).timestamp()
+            except FileNotFoundError:
+                return None
+
     # ---- parts
 
     def _create(self, path: str, data: bytes) -> bool:

@@ -56,13 +56,17 @@ class CleanUp:
         self._clock = clock
         self._doomed: list[tuple[CheckpointId, Piece]] = []
         """Checkpoints that are to be deleted."""
+        self._pinned: list[tuple[CheckpointId, Callable[[CheckpointId], None]]] = []
+        """Those that are to be deleted when nothing pending builds on them any more."""
         self._going: frozenset[CheckpointId] = frozenset()
         """Those whose deletion was under way when it was last asked to `spare` them."""
 
     # ---- what happens
 
     def claimed(self, point: RestorePoint) -> None:
-        """The records of earlier attempts go, and the shared files that they left behind and nobody refers to."""
+        """The records of earlier attempts go, and the shared files that they left behind and nobody refers to. Nothing
+        is pinned any more: what was is deleted with the next checkpoint that completes."""
+        self._pinned = []
         self._shared.retention = self._shared.retention.claimed(
             point.attempt, point.references, point.unreadable, self._going
         )
@@ -89,7 +93,14 @@ class CleanUp:
         self, checkpoints: Iterable[CheckpointId], gone: Callable[[CheckpointId], None]
     ) -> None:
         """Completed checkpoints that are no longer kept; `gone` hears of each when nobody can go back to it."""
-        for checkpoint in checkpoints:
+        self._pinned += [(checkpoint, gone) for checkpoint in checkpoints]
+        self._delete_unpinned()
+
+    def _delete_unpinned(self) -> None:
+        is_pinned = self._shared.retention.is_pinned
+        free = [entry for entry in self._pinned if not is_pinned(entry[0])]
+        self._pinned = [entry for entry in self._pinned if is_pinned(entry[0])]
+        for checkpoint, gone in free:
             delete = partial(self._files.delete_checkpoint, checkpoint)
             piece = self._clean(delete, partial(self._deleted, checkpoint, gone))
             self._doomed.append((checkpoint, piece))
@@ -118,6 +129,8 @@ class CleanUp:
         self._shared.retention, strays = turned
         if strays:
             self._clean(partial(self._shared.delete_strays, strays))
+        if self._pinned:
+            self._delete_unpinned()
 
     def _clean(self, work: Callable[[], T], done: Callable[[T], None] = lambda _: None) -> Piece:
         return self._cleaning.submit(work, done, lambda error: log.info("clean-up: %s", error))

@@ -21,7 +21,7 @@ from penstock.engine.spec import JobSpec
 from penstock.ports.background import Background
 from penstock.ports.clock import Clock
 from penstock.protocol.coordinator import Coordinator
-from penstock.protocol.ids import NO_CHECKPOINT, AttemptId, CheckpointId
+from penstock.protocol.ids import AttemptId, CheckpointId
 from penstock.protocol.phases import Outcome
 from penstock.protocol.snapshot import SubtaskSnapshot
 from penstock.wire.manifest import Manifest
@@ -62,7 +62,7 @@ class Durable:
         self._log.restored(point)
         self._clean_up.claimed(point)
 
-    def triggered(self, checkpoint: CheckpointId, base: CheckpointId = NO_CHECKPOINT) -> None:
+    def triggered(self, checkpoint: CheckpointId, base: CheckpointId) -> None:
         """A snapshot that may refer to files of its base: see `CleanUp.triggered`."""
         self._clean_up.triggered(checkpoint, base)
 

@@ -254,9 +254,9 @@ class CheckpointFiles:
             newest = max(kept, default=NO_CHECKPOINT)
             keep.update(n for n in there if n > newest)
         self._owner.check(thoroughly=True)
-        stale = {n for name in names if (n := _folder_of(name)) is not None and n < before}
+        stale = {n for name in names if (n := _folder_of(name)) is not None and n < before} - keep
         failures, gone = [], set[CheckpointId]()
-        for checkpoint in sorted(stale - keep):
+        for checkpoint in sorted(stale):
             try:
                 files = [name for name in names if _folder_of(name) == checkpoint]
                 if self._delete(checkpoint, files):
@@ -266,7 +266,8 @@ class CheckpointFiles:
         if failures:
             raise failures[0]
         if not unsettled:
-            left = [name for name in names if _folder_of(name) not in {None, *gone}]
+            metadata = {paths.metadata(n) for n in stale}
+            left = [n for n in names if n not in metadata and _folder_of(n) not in {None, *gone}]
             self.shared.sweep_last(left, self._wall_ms())
 
     def delete_everything(self) -> None:

@@ -106,14 +106,19 @@ def _read(store: CheckpointStore, checkpoint: CheckpointId, name: str) -> Manife
 def _names_in(store: CheckpointStore, path: str) -> list[str]:
     names = store.list()
     if paths.JOB not in names:
-        raise ConfigError(_not_a_job(redacted(path), names))
+        raise ConfigError(not_a_job(redacted(path), names))
     return names
 
 
-def _not_a_job(path: str, names: list[str]) -> str:
+def jobs_in(names: list[str]) -> list[str]:
+    """The jobs of a checkpoint directory that has these files."""
     suffix = f"/{paths.JOB}"
     below = [name.removesuffix(suffix) for name in names if name.endswith(suffix)]
-    jobs = sorted(name for name in below if "/" not in name)
+    return sorted(name for name in below if "/" not in name)
+
+
+def not_a_job(path: str, names: list[str]) -> str:
+    jobs = jobs_in(names)
     if jobs:
         shown = ", ".join(f"{path.rstrip('/')}/{job}" for job in jobs[:10])
         return f"{path} is a checkpoint directory; name a job in it: {shown}"

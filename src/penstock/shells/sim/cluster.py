@@ -134,6 +134,7 @@ class Cluster:
             world.settings.pace_ms,
             open_store=(lambda: SimStore(world, world.disk, who)) if world.durable else None,
             inline_bytes_max=world.settings.inline_bytes_max,
+            incremental=True,
             inflight_bytes_max=world.settings.inflight_bytes_max,
         )
 
