@@ -150,7 +150,7 @@ def _parts(snapshot: SubtaskSnapshot) -> Iterator[dict[str, Any]]:
             "subtask": snapshot.subtask.index,
             "finished": snapshot.finished,
             "segments": _segments(operator),
-            "rows": sum(map(_rows, operator.segments)),
+            "rows": sum(operator.rows.values()),
             "bytes": sum(each.bytes_total for each in operator.segments),
             "inflight_rows": sum(map(_rows, inflight)),
             "inflight_bytes": sum(each.bytes_total for each in inflight),
@@ -167,6 +167,7 @@ def _segments(operator: OperatorSnapshot) -> list[dict[str, Any]]:
             "blocks": len(each.blocks),
             "rows": _rows(each),
             "bytes": each.bytes_total,
+            "delta": each.delta,
         }
         for each in operator.segments
     ]
@@ -209,7 +210,7 @@ def _show_parts(parts: list[dict[str, Any]], console: Console) -> None:
         (
             part["operator"],
             str(part["subtask"]),
-            ", ".join(each["state"] for each in part["segments"]),
+            ", ".join(dict.fromkeys(each["state"] for each in part["segments"])),
             f"{part['rows']:,}",
             bytes_text(part["bytes"]),
             *(_flying(part) if flying else ()),

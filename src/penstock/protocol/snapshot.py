@@ -49,6 +49,8 @@ class Segment:
     of which only a part still counts."""
     delta: bool = False
     """Only what changed since the segments before it; of a key that was removed there is a row that says so."""
+    rows_after: int = 0
+    """Of a delta: how many rows the state has then."""
 
     @property
     def bytes_total(self) -> int:
@@ -64,6 +66,16 @@ class OperatorSnapshot:
     """Source positions by lane: a lane is to a source what a key group is to keyed state."""
     transactions: tuple[Plain, ...] = ()
     """All pre-committed transactions not yet known to be committed, oldest first."""
+
+    @property
+    def rows(self) -> dict[str, int]:
+        """How many each state has."""
+        rows: dict[str, int] = {}
+        for each in self.segments:
+            before = 0 if each.delta else rows.get(each.state, 0)
+            stored = each.rows_after if each.delta else sum(block.rows for block in each.blocks)
+            rows[each.state] = before + stored
+        return rows
 
 
 @dataclass(frozen=True, slots=True)

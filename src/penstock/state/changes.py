@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.plan.keyhash import I64, Flags
 from penstock.protocol.snapshot import Segment
@@ -162,8 +163,9 @@ class Plan:
                 for start in range(0, len(order), BLOCK_ROWS_MAX):
                     yield _gone_batch(keys, groups, order[start : start + BLOCK_ROWS_MAX], schema)
 
-    def written(self, made: Segment) -> tuple[Segment, ...]:
-        """The whole chain, now that this segment is written."""
+    def written(self, made: Segment, rows: int) -> tuple[Segment, ...]:
+        """The whole chain, now that this segment is written; the state has so many rows."""
+        made = replace(made, rows_after=rows) if made.delta else made
         link = Link(made, self.since if made.delta else 0, self.large)
         chain = (*(self.kept if made.delta else ()), link)
         self.changes.written(self.checkpoint, chain)
@@ -180,6 +182,15 @@ def delta_schema(schema: pa.Schema) -> pa.Schema:
 def same_rows(stored: pa.Schema, schema: pa.Schema) -> bool:
     """Whether rows of this schema are stored, as they are or in a delta."""
     return bool(stored.equals(schema) or stored.equals(delta_schema(schema)))
+
+
+def split_gone(batch: pa.RecordBatch) -> tuple[pa.RecordBatch | None, pa.RecordBatch]:
+    """Of a delta, the keys that have lost their row; and the rows."""
+    if GONE_FIELD.name not in batch.schema.names:
+        return None, batch
+    gone = batch.column(GONE_FIELD.name)
+    rows = batch.drop_columns([GONE_FIELD.name])
+    return rows.filter(gone), rows.filter(pc.invert(gone))
 
 
 def as_delta(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

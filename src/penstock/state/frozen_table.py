@@ -56,6 +56,7 @@ class FrozenTable:
         state: str,
         schema: pa.Schema,
         *,
+        rows: int,
         end: int,
         groups: Groups,
         keys: KeysOf,
@@ -67,6 +68,7 @@ class FrozenTable:
         self.copying = True
         self._state = state
         self._schema = schema
+        self._rows = rows
         self._end = end
         self._groups = groups
         self._keys = keys
@@ -111,7 +113,7 @@ class FrozenTable:
                 schema = delta_schema(self._schema)
                 rows = chain(plan.gone(schema), self._changed(cells, schema))
                 made = out.put(self._state, schema, rows, delta=True, shared=True)
-            return plan.written(made)
+            return plan.written(made, self._rows)
         finally:
             self.release()
 

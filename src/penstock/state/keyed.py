@@ -7,11 +7,10 @@ from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.errors import CheckpointCorrupt
 from penstock.plan.keyhash import I64, Flags
-from penstock.state.changes import GONE_FIELD, Changes
+from penstock.state.changes import Changes, split_gone
 from penstock.state.child import Child
 from penstock.state.flat import values_of
 from penstock.state.keyspace import KeySpace
@@ -61,7 +60,7 @@ class Keyed:
 
     def load(self, table: Table, batch: pa.RecordBatch) -> None:
         """Into a state with one row per key."""
-        gone, rows = _split(batch)
+        gone, rows = split_gone(batch)
         if gone is not None:
             cells = self._found(gone)
             table.drop(cells[table.present[cells]])
@@ -75,7 +74,7 @@ class Keyed:
 
     def load_child(self, child: Child, batch: pa.RecordBatch) -> None:
         """Into a state with many rows per key."""
-        gone, rows = _split(batch)
+        gone, rows = split_gone(batch)
         width = len(self.space.schema)
         if gone is not None:
             keys, _ = self._parts(gone)
@@ -103,15 +102,6 @@ class Keyed:
         names = batch.schema.names
         keys = [batch.column(name) for name in names if name.startswith((KEY_PREFIX, BELOW_PREFIX))]
         return keys, batch.select(range(1 + len(keys), batch.num_columns))
-
-
-def _split(batch: pa.RecordBatch) -> tuple[pa.RecordBatch | None, pa.RecordBatch]:
-    """In a delta, the keys that have lost their row; and the rows."""
-    if GONE_FIELD.name not in batch.schema.names:
-        return None, batch
-    gone = batch.column(GONE_FIELD.name)
-    rows = batch.drop_columns([GONE_FIELD.name])
-    return rows.filter(gone), rows.filter(pc.invert(gone))
 
 
 def _twice(table: Table) -> CheckpointCorrupt:

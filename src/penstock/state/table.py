@@ -53,6 +53,7 @@ class Table:
         self.present: Flags = np.zeros(FIRST_ROWS, np.bool_)
         """Which cells have a row."""
         self.changes = changes
+        self._count = 0
         self._keys = keys
         self._saved_at: npt.NDArray[np.uint32] = np.zeros(FIRST_ROWS, np.uint32)
         self._freezes = 0
@@ -60,12 +61,13 @@ class Table:
         cells.admit(self)
 
     def __len__(self) -> int:
-        return int(np.count_nonzero(self.present[: self.cells.end]))
+        return self._count
 
     # ---- rows
 
     def add(self, cells: I64 | slice) -> None:
         """Rows in cells that were made just now: no freeze knows them, so they need no saving."""
+        self._count += cells.stop - cells.start if isinstance(cells, slice) else len(cells)
         self.present[cells] = True
         self._saved_at[cells] = self._freezes
         if self.changes is not None:
@@ -99,10 +101,17 @@ class Table:
 
     def put(self, cells: I64, values: pa.RecordBatch) -> None:
         """Sets whole rows, also where there is none yet. Distinct cells."""
-        self.touch(cells)
-        self.present[cells] = True
+        self.appear(cells)
         for column, array in zip(self.columns, values.columns, strict=True):
             column.put(cells, array)
+
+    def appear(self, cells: I64) -> I64:
+        """These distinct cells have rows from now on, which may be changed; those that had none."""
+        self.touch(cells)
+        new = cells[~self.present.take(cells)]
+        self._count += len(new)
+        self.present[new] = True
+        return new
 
     def get(self, cells: I64) -> pa.RecordBatch:
         """The rows; nulls where a cell has none. A column without nulls is zero there."""
@@ -116,6 +125,7 @@ class Table:
         if self.changes is not None:
             self.changes.removed(self._keys()(cells), self.cells.groups.take(cells))
         self.touch(cells)
+        self._count -= len(cells)
         self.present[cells] = False
         for column in self.columns:
             column.reset(cells)
@@ -137,6 +147,7 @@ class Table:
         view = FrozenTable(
             self.state,
             self.schema,
+            rows=self._count,
             end=self.cells.end,
             groups=self.cells.groups,
             keys=self._keys(),

@@ -73,11 +73,11 @@ def state_sizes(parts: Iterable[SubtaskSnapshot]) -> dict[str, float]:
     total: dict[str, float] = {}
     for part in parts:
         for operator, snapshot in part.operators.items():
-            for segment in snapshot.segments:
-                rows = sum(block.rows for block in segment.blocks)
-                for name, size in ((STATE_ROWS, rows), (STATE_BYTES, segment.bytes_total)):
-                    label = series(name, operator=operator, state=segment.state)
-                    total[label] = total.get(label, 0.0) + size
+            sizes = [(STATE_ROWS, state, rows) for state, rows in snapshot.rows.items()]
+            sizes += [(STATE_BYTES, each.state, each.bytes_total) for each in snapshot.segments]
+            for name, state, size in sizes:
+                label = series(name, operator=operator, state=state)
+                total[label] = total.get(label, 0.0) + size
     return total
 
 

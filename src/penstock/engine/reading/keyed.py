@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,8 +16,11 @@ from penstock.engine.worker.snapshots import reader
 from penstock.errors import CheckpointCorrupt
 from penstock.ports.store import CheckpointStore
 from penstock.protocol.snapshot import Block, Segment
+from penstock.state.merging import merged
 from penstock.state.segments import read_schema
 from penstock.wire.manifest import Manifest
+
+Read: TypeAlias = Callable[[Segment, range], Iterable[pa.RecordBatch]]
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,8 @@ class StateTable:
     groups: range
     max_parallelism: int
     where: tuple[Equal, ...] = ()
+    rows: int = 0
+    """Of all key groups."""
 
     @property
     def layout(self) -> Layout:
@@ -47,10 +53,6 @@ class StateTable:
     @property
     def schema(self) -> pa.Schema:
         return self.layout.schema
-
-    @property
-    def rows(self) -> int:
-        return sum(block.rows for block in self._blocks())
 
     @property
     def bytes_total(self) -> int:
@@ -74,14 +76,19 @@ class StateTable:
         return [self.within(range(*ends)) for ends in pairwise(edges)]
 
     def read(self, store: CheckpointStore) -> Iterator[pa.RecordBatch]:
-        layout, read = self.layout, reader(store)
-        for segment in self.segments:
-            for stored in read(segment, self.groups):
-                batch = layout.shown(stored)
-                for each in self.where:
-                    batch = batch.filter(pc.equal(batch.column(each.column), each.value))
-                if batch.num_rows:
-                    yield batch
+        layout = self.layout
+        for stored in self._stored(reader(store)):
+            batch = layout.shown(stored)
+            for each in self.where:
+                batch = batch.filter(pc.equal(batch.column(each.column), each.value))
+            if batch.num_rows:
+                yield batch
+
+    def _stored(self, read: Read) -> Iterator[pa.RecordBatch]:
+        batches = (batch for segment in self.segments for batch in read(segment, self.groups))
+        if not any(segment.delta for segment in self.segments):
+            return batches
+        return merged(read_schema(Segment(self.state, self.stored, ())), batches)
 
     def _blocks(self) -> Iterator[Block]:
         return (block for segment in self.segments for block in segment.blocks)
@@ -90,19 +97,25 @@ class StateTable:
 def state_tables(manifest: Manifest) -> list[StateTable]:
     """Every keyed state, also one without rows, in the order of the plan."""
     found: dict[tuple[str, str], list[Segment]] = {}
+    rows: dict[tuple[str, str], int] = {}
     for operator in manifest.operators:
         for snapshot in manifest.snapshots:
             part = snapshot.operators.get(operator.name)
             for segment in part.segments if part is not None else ():
                 found.setdefault((operator.name, segment.state), []).append(segment)
-    return [_state_table(*name, segments, manifest) for name, segments in found.items()]
+            for state, count in part.rows.items() if part is not None else ():
+                rows[operator.name, state] = rows.get((operator.name, state), 0) + count
+    return [
+        replace(_state_table(*name, segments, manifest), rows=rows[name])
+        for name, segments in found.items()
+    ]
 
 
 def _state_table(
     operator: str, state: str, segments: Sequence[Segment], manifest: Manifest
 ) -> StateTable:
-    first = segments[0]
-    for segment in segments[1:]:
+    first, *others = (segment for segment in segments if not segment.delta)
+    for segment in others:
         if segment.schema != first.schema and read_schema(segment) != read_schema(first):
             raise CheckpointCorrupt(
                 f"the subtasks of {operator!r} have stored state {state!r} with different columns"

@@ -150,10 +150,7 @@ class AggregatingState:
             return
         space, table = self._scope.keyed.space, self._table
         last = space.last_rows(cells)
-        touched = cells.take(last)
-        new = touched[~table.present.take(touched)]
-        table.touch(touched)
-        table.present[new] = True
+        new = table.appear(cells.take(last))
         step = Step(rows, space, cells, new, last)
         for fold in self._folds:
             fold.update(table, step)
