@@ -252,4 +252,11 @@ def files_of(ack: Ack) -> set[str]:
     parts = [part for snapshot in ack.snapshots for part in snapshot.operators.values()]
     segments = [segment for part in parts for segment in part.segments]
     segments += [entry.segment for snapshot in ack.snapshots for entry in snapshot.inflight]
-    return {paths.segment_file(s.file) for s in segments if s.inline is None and s.file}
+    files = {paths.segment_file(s.file) for s in segments if s.inline is None and s.file}
+    return {name for name in files if _written_for(name) == ack.checkpoint}
+
+
+def _written_for(name: str) -> CheckpointId | None:
+    """The checkpoint whose snapshot wrote this file; later ones may refer to it."""
+    shared = paths.shared_of(name)
+    return shared.checkpoint if shared is not None else paths.checkpoint_of(name)
