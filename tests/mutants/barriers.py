@@ -171,11 +171,11 @@ def only_sources_hear_of_triggers() -> AbstractContextManager[None]:
     """A subtask whose inputs have ended waits for a barrier that cannot come (B10, bug-B7)."""
     original = Attempt.trigger
 
-    def trigger(self: Attempt, checkpoint: CheckpointId, kind: Any, urgent: bool = False) -> None:
+    def trigger(self: Attempt, order: SnapshotOrder) -> None:
         everyone = self.subtasks
         self.subtasks = [task for task in everyone if task.chain.source is not None]
         try:
-            original(self, checkpoint, kind, urgent)
+            original(self, order)
         finally:
             self.subtasks = everyone
 
@@ -187,9 +187,9 @@ def a_finished_subtask_takes_no_part() -> AbstractContextManager[None]:
     """Who has finished answers no trigger: no snapshot completes any more (B10, I27)."""
     original = Subtask.trigger
 
-    def trigger(self: Subtask, checkpoint: CheckpointId, kind: Any, urgent: bool = False) -> None:
+    def trigger(self: Subtask, order: SnapshotOrder) -> None:
         if not self.finished:
-            original(self, checkpoint, kind, urgent)
+            original(self, order)
 
     return swapped(Subtask, "trigger", trigger)
 

@@ -118,7 +118,7 @@ def two_failures_are_two_restarts() -> AbstractContextManager[None]:
 )
 def sources_read_on_behind_a_stop() -> AbstractContextManager[None]:
     """Stopping a job does not pause its sources: rows are processed that nobody will commit (P3)."""
-    return swapped(Subtask, "_note_taken", lambda self, checkpoint: None)
+    return swapped(Subtask, "_stop_behind", lambda self, order: self.chain.hold_nothing_back())
 
 
 @tested(

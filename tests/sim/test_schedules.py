@@ -91,7 +91,7 @@ HAPPENINGS = {
     "storage fails: delete": "a deletion fails",
     "work stands still": "work stands still between two storage operations",
     "did not complete within the timeout": "a checkpoint times out",
-    "kind=final": "a job finishes",
+    " final": "a job finishes",
     "no checkpoints;": "a job without checkpoints",
 }
 

@@ -36,6 +36,10 @@ class SnapshotOrder:
     base: CheckpointId = NO_CHECKPOINT
     """A completed checkpoint, of which nothing is deleted meanwhile: the new one may refer to its files. 0: none."""
 
+    def __str__(self) -> str:
+        how = " at once" if self.urgent else ""
+        return f"{self.id} {self.kind}{how}" + (f" on {self.base}" if self.base else "")
+
 
 # ---- from the job manager to a worker
 

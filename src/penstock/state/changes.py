@@ -216,5 +216,5 @@ def _can_be_shared(segment: Segment) -> bool:
 def _narrowed(segment: Segment, groups: range) -> Segment:
     """Of which only the rows in this range count."""
     first, end = max(segment.groups[0], groups.start), min(segment.groups[1], groups.stop)
-    blocks = (b for b in segment.blocks if b.first_group < end and b.last_group >= first)
-    return replace(segment, groups=(first, end), blocks=tuple(blocks))
+    inside = (b for b in segment.blocks if b.first_group < end and b.last_group >= first)
+    return replace(segment, groups=(first, end), blocks=tuple(inside) if first < end else ())

@@ -138,8 +138,7 @@ class Worker:
                 self._on_start(attempt, endpoints)
             case Trigger(attempt, order):
                 if (mine := self._mine(attempt)) is not None:
-                    how = " at once" if order.urgent else ""
-                    self._note(f"trigger {order.id} {order.kind}{how}")
+                    self._note(f"trigger {order}")
                     mine.trigger(order)
             case Abort(attempt, checkpoint):
                 if (mine := self._mine(attempt)) is not None:
