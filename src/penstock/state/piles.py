@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.plan.keyhash import I64, is_text, text_offsets
-from penstock.state.flat import FIRST_ROWS, grown
+from penstock.state.flat import FIRST_ROWS, grown, int64_array, take_rows
 
 NOTHING = -1
 """The number of no value: null."""
@@ -108,8 +108,9 @@ def make_pile(kind: pa.DataType) -> Pile:
 
 
 def _take(values: pa.Array, numbers: I64) -> pa.Array:
-    gone = numbers < 0
-    return values.take(pa.array(numbers, mask=gone) if gone.any() else pa.array(numbers))
+    if len(numbers) and int(numbers.min()) < 0:
+        return values.take(pa.array(numbers, mask=numbers < 0))
+    return take_rows(values, int64_array(numbers))
 
 
 def _take_of_many(chunks: tuple[pa.Array, ...], numbers: I64) -> pa.Array:
