@@ -24,6 +24,7 @@ class SimStore:
         self._who = who
 
     def write(self, name: str, chunks: Iterable[bytes | memoryview]) -> int:
+        self._world.keepsakes.before_write(self, name)
         data = b"".join(chunks)
         self._before("write", name)
         if self._world.happens("torn_write"):
