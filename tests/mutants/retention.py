@@ -19,7 +19,7 @@ from penstock.engine.driver.manager import Durable
 from penstock.protocol.ids import CheckpointId
 from penstock.protocol.retention import Files, Retention, SharedFile, Strays
 from penstock.wire import paths
-from tests.mutants.registry import swapped, tested
+from tests.mutants.registry import simulated, swapped, tested
 
 PURE = "tests/protocol/test_retention.py::"
 STORED = "tests/engine/test_shared_files.py::"
@@ -193,17 +193,13 @@ def the_files_of_a_late_answer_stay() -> AbstractContextManager[None]:
     return stack
 
 
-@tested(
-    STORED + "test_what_a_snapshot_wrote_that_nobody_was_told_of_goes_when_it_is_given_up",
-    STORED + "test_a_claim_finds_what_dead_attempts_left_behind",
-    LIFE,
-)
+@simulated
 def nobody_looks_for_strays() -> AbstractContextManager[None]:
     """What a worker wrote and did not tell of stays (I13, bug-D6)."""
     return swapped(SharedFiles, "sweep", lambda self: None)
 
 
-@tested(STORED + "test_the_end_of_a_job_leaves_what_its_checkpoints_refer_to", LIFE)
+@simulated
 def the_end_forgets_shared_files() -> AbstractContextManager[None]:
     """What the last attempt left behind stays for ever (I13)."""
     return swapped(SharedFiles, "sweep_last", lambda self, names, now_ms: None)
@@ -237,7 +233,7 @@ def what_is_read_counts_as_unreadable() -> AbstractContextManager[None]:
 # ---- the job manager
 
 
-@tested(STORED + "test_a_job_keeps_just_the_shared_files_that_its_checkpoints_refer_to")
+@simulated
 def nobody_is_told_of_completed_checkpoints() -> AbstractContextManager[None]:
     """The files of every checkpoint go as soon as something else is given up (I12)."""
 

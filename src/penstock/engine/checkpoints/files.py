@@ -255,20 +255,22 @@ class CheckpointFiles:
             keep.update(n for n in there if n > newest)
         self._owner.check(thoroughly=True)
         stale = {n for name in names if (n := _folder_of(name)) is not None and n < before} - keep
-        failures, gone = [], set[CheckpointId]()
+        failures = []
+        left = {name for name in names if _folder_of(name) is not None}
         for checkpoint in sorted(stale):
             try:
-                files = [name for name in names if _folder_of(name) == checkpoint]
-                if self._delete(checkpoint, files):
-                    gone.add(checkpoint)
+                left -= self._swept(checkpoint, names)
             except StorageError as error:
                 failures.append(error)
+        if not unsettled:
+            self.shared.sweep_last(left, self._wall_ms())
         if failures:
             raise failures[0]
-        if not unsettled:
-            metadata = {paths.metadata(n) for n in stale}
-            left = [n for n in names if n not in metadata and _folder_of(n) not in {None, *gone}]
-            self.shared.sweep_last(left, self._wall_ms())
+
+    def _swept(self, checkpoint: CheckpointId, names: Iterable[str]) -> set[str]:
+        """Those of its files that are gone now: while somebody reads it, the metadata alone."""
+        files = {name for name in names if _folder_of(name) == checkpoint}
+        return files if self._delete(checkpoint, files) else {paths.metadata(checkpoint)}
 
     def delete_everything(self) -> None:
         """For retention policies that keep nothing: every file that this job can have written, if it is still ours,

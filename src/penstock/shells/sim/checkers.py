@@ -60,6 +60,8 @@ class Checkers:
         """Per attempt, the driver that claimed it."""
         self._restored: dict[int, CheckpointId] = {}
         """Per attempt, what it recorded to have restored."""
+        self._looked_ms: dict[int, float] = {}
+        """Per attempt, when it looked for what to restore."""
         self._listed: dict[str, list[str]] = {}
         """Per driver, what it saw when it looked through everything the last time."""
         self._tombstones: dict[CheckpointId, int] = {}
@@ -99,12 +101,15 @@ class Checkers:
         return self._restored.get(attempt)
 
     def is_void(self, manifest: Manifest) -> bool:
-        """Whether a later attempt went back behind this checkpoint, and none after that went on from it: one that was
-        overtaken while it looked for the newest checkpoint records what it saw, and does nothing more."""
-        own = [a for a, restored in self._restored.items() if restored == manifest.checkpoint]
+        """Whether a later attempt went back behind this checkpoint, or had looked before it came to be, and none after
+        that went on from it: one that was overtaken while it looked for the newest checkpoint records what it saw, and
+        does nothing more."""
+        checkpoint, came_ms = manifest.checkpoint, self.completed_ms.get(manifest.checkpoint, 0.0)
+        own = [a for a, restored in self._restored.items() if restored == checkpoint]
         newest = max(own, default=manifest.attempt)
         return any(
-            attempt > max(newest, manifest.attempt) and restored < manifest.checkpoint
+            attempt > max(newest, manifest.attempt)
+            and (restored < checkpoint or self._looked_ms[attempt] < came_ms)
             for attempt, restored in self._restored.items()
         )
 
@@ -133,6 +138,7 @@ class Checkers:
             restored = records.decode_restored(data, name).checkpoint
             self._check_restored(who, attempt, restored)
             self._restored[attempt] = restored
+            self._looked_ms[attempt] = self.leftovers.looked_ms(who)
         if checkpoint is None:
             return
         if is_tombstone(name, data):
@@ -184,6 +190,8 @@ class Checkers:
         """I12: a file goes only when no checkpoint that still exists needs it, and a checkpoint only when enough
         newer ones exist, or when it is void or damaged."""
         checkpoint = paths.checkpoint_of(name)
+        if paths.shared_of(name) is not None:
+            self._check_shared_deleted(name)
         if checkpoint is None or checkpoint not in self.manifests:
             return
         there = self._existing()
@@ -199,6 +207,15 @@ class Checkers:
         given_up = self.is_void(manifest) or excuses.is_damaged(self._world, manifest)
         if len(newer) < keep and not given_up:
             self._violation("I12", f"checkpoint {checkpoint} goes, newer ones are {newer}")
+
+    def _check_shared_deleted(self, name: str) -> None:
+        """I12: no checkpoint that exists refers to it, nor one that is pending, nor what that builds on."""
+        by = [n for n in self._existing() if name in self.manifests[n].files]
+        by = [n for n in by if not self.is_void(self.manifests[n])]
+        if by:
+            self._violation("I12", f"{name} is deleted, and checkpoints {by} refer to it")
+        elif self.owner and name in (needed := self.fates.needed_by_pending(number_of(self.owner))):
+            self._violation("I12", f"{name} is deleted, and {needed[name]} may refer to it")
 
     def _may_have_counted(self, checkpoint: CheckpointId) -> bool:
         """When a deletion was begun that ends now: one that is damaged may have been left behind since."""
@@ -357,6 +374,11 @@ class Checkers:
                 what = f"attempt {message.attempt} restores {restored} below {self._notified}"
                 self._violation("I7", what)
         taken = self.manifests.get(message.restored)
+        if taken is not None and not excuses.is_damaged(self._world, taken):
+            missing = sorted(set(taken.files).difference(self._world.disk.list()))
+            if missing:
+                what = f"attempt {message.attempt} restores {restored}, which lacks {missing}"
+                self._violation("I12", what)
         if taken is not None and taken.snapshots != message.snapshots:
             self._violation("I24", f"checkpoint {message.restored} is restored as another one")
 

@@ -7,6 +7,7 @@ it, or until it drops the attempt; where all have answered by then, until it dep
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,7 @@ from penstock.protocol.messages import (
     ToWorker,
     Trigger,
 )
-from penstock.protocol.phases import Outcome
+from penstock.protocol.phases import Outcome, Running
 from penstock.wire import paths
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ class Pending:
     attempt: AttemptId
     owed: set[SubtaskId]
     """Whose acknowledgement has not reached the driver."""
+    shared: set[str] = field(default_factory=set)
+    """Shared files that it may refer to: all of its base, and what it has acknowledged."""
 
 
 @dataclass
@@ -60,6 +63,8 @@ class Told:
     """Those of the useless files that it found when it looked through all at its end."""
     excess: list[CheckpointId] = field(default_factory=list)
     """Checkpoints beyond those to keep that it found then."""
+    strays: set[str] = field(default_factory=set)
+    """Shared files of checkpoints that were gone then."""
 
 
 class Fates:
@@ -100,7 +105,9 @@ class Fates:
             self._violation("I6", f"checkpoint {checkpoint} is over and is triggered again")
         elif checkpoint not in told.pending:
             subtasks = self._world.cluster.drivers[driver].plan.subtasks
-            told.pending[checkpoint] = Pending(attempt, set(subtasks))
+            base = self._world.keepsakes.base_of(checkpoint)
+            files = shared_among(base.files) if base is not None else set()
+            told.pending[checkpoint] = Pending(attempt, set(subtasks), files)
             self._check_number(len(told.pending))
 
     def _aborted(self, told: Told, checkpoint: CheckpointId) -> None:
@@ -147,6 +154,8 @@ class Fates:
         told.given_up.add(checkpoint)
         there = self._world.disk.list(paths.checkpoint_folder(checkpoint))
         told.useless.update(name for name in there if paths.worker_file_of(name) is not None)
+        shared = self._world.disk.list(paths.SHARED_FOLDER)
+        told.useless.update(name for name in shared if written_for(name) == checkpoint)
 
     def on_answer(self, driver: int, message: FromWorker) -> None:
         """An answer reaches the driver."""
@@ -156,6 +165,7 @@ class Fates:
         pending = told.pending.get(message.checkpoint)
         if pending is not None and pending.attempt == message.attempt:
             pending.owed -= {snapshot.subtask for snapshot in message.snapshots}
+            pending.shared |= shared_among(files_of(message))
         elif message.checkpoint in told.given_up:
             told.late.append(message)
 
@@ -168,7 +178,8 @@ class Fates:
         late, told.late = told.late, []
         if driver.manager.outcome is None:
             present = set(self._world.disk.list()) if late else set()
-            told.useless |= present.intersection(file for ack in late for file in files_of(ack))
+            own = {f for ack in late for f in files_of(ack) if written_for(f) == ack.checkpoint}
+            told.useless |= present & own
 
     # ---- storage
 
@@ -194,7 +205,7 @@ class Fates:
         told.refused.add(paths.checkpoint_of(f"{name}/0-1") or paths.checkpoint_of(name))
         told.unsure += name.startswith(paths.OWNER_FOLDER)
         if not name:
-            told.found, told.excess = set(), []
+            told.found, told.excess, told.strays = set(), [], set()
 
     def on_listed(self, driver: int, names: list[str]) -> None:
         """The driver looks through everything. At its end that comes behind all other clean-up."""
@@ -202,11 +213,31 @@ class Fates:
         if process.manager.outcome is None:
             return
         there = told.useless.intersection(names)
-        excused = told.refused | self._world.checkers.damaged
+        damaged = self._world.checkers.damaged
+        excused = told.refused | damaged
+        there -= shared_among(there) if damaged else set()
         told.found = {n for n in there if paths.checkpoint_of(n) not in excused}
         if process.manager.outcome in (Outcome.FINISHED, Outcome.STOPPED):
             excess = [n for n in self._beyond_keep(process, names) if n not in excused]
             told.excess = excess[told.unsure :]
+            told.strays = set() if excused or told.unsure else self._strays(names)
+
+    def _strays(self, names: list[str]) -> set[str]:
+        """Shared files that went out of use when the checkpoints went that referred to them."""
+        manifests = self._world.checkers.manifests
+        once = {file for manifest in manifests.values() for file in manifest.files}
+        there = {n for name in names if (n := paths.metadata_of(name)) in manifests}
+        needed = {file for n in there for file in manifests[n].files}
+        return shared_among((once - needed).intersection(names))
+
+    def needed_by_pending(self, driver: int) -> dict[str, CheckpointId]:
+        """Shared files that snapshots of the newest attempt may refer to, each with one of those. When it does not run
+        any more, only those that all have answered."""
+        newest = self._world.checkers.newest_attempt
+        runs = isinstance(self._world.cluster.drivers[driver].manager.machine.phase, Running)
+        found = [(n, p) for n, p in self.of(driver).pending.items() if p.attempt == newest]
+        found = [(n, pending) for n, pending in found if runs or not pending.owed]
+        return {name: n for n, pending in found for name in pending.shared}
 
     def _beyond_keep(self, driver: DriverProcess, names: list[str]) -> list[CheckpointId]:
         """Checkpoints of its own that were to go when the newest one was complete. Of others it may not know, nor of
@@ -229,6 +260,8 @@ class Fates:
             self._violation("I8", what)
         if told.excess:
             self._violation("I13", f"checkpoints {told.excess} stayed until the job ended")
+        if told.strays:
+            self._violation("I13", f"shared files stayed until the end: {sorted(told.strays)}")
 
     def at_end(self) -> None:
         """I6: what was written down for people is what became of each snapshot, and says so once."""
@@ -249,14 +282,15 @@ class Fates:
 
 def files_of(ack: Ack) -> set[str]:
     """The state files that an acknowledgement names."""
-    parts = [part for snapshot in ack.snapshots for part in snapshot.operators.values()]
-    segments = [segment for part in parts for segment in part.segments]
-    segments += [entry.segment for snapshot in ack.snapshots for entry in snapshot.inflight]
-    files = {paths.segment_file(s.file) for s in segments if s.inline is None and s.file}
-    return {name for name in files if _written_for(name) == ack.checkpoint}
+    segments = [segment for snapshot in ack.snapshots for segment in snapshot.segments]
+    return {paths.segment_file(s.file) for s in segments if s.inline is None and s.file}
 
 
-def _written_for(name: str) -> CheckpointId | None:
-    """The checkpoint whose snapshot wrote this file; later ones may refer to it."""
-    shared = paths.shared_of(name)
-    return shared.checkpoint if shared is not None else paths.checkpoint_of(name)
+def shared_among(files: Iterable[str]) -> set[str]:
+    return {file for file in files if paths.shared_of(file) is not None}
+
+
+def written_for(name: str) -> CheckpointId | None:
+    """The snapshot that a state file was written for."""
+    file = paths.worker_file_of(name) or paths.shared_of(name)
+    return None if file is None else file.checkpoint

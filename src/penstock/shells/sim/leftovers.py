@@ -52,10 +52,15 @@ class Leftovers:
     def on_refused(self, who: str, name: str) -> None:
         """`name`: a file, or a folder that was to be listed; empty for all there is."""
         checkpoint = paths.checkpoint_of(f"{name}/0-1") or paths.checkpoint_of(name)
-        of_the_sweep = name.startswith(paths.OWNER_FOLDER) or not name or checkpoint is not None
+        of_all = not name or name.startswith((paths.OWNER_FOLDER, paths.SHARED_FOLDER))
+        of_the_sweep = of_all or checkpoint is not None
         if who in self.ended_ms and of_the_sweep:
             self._looks[who] += not name
             self._refused_ms[who, checkpoint] = self._world.clock.now_ms
+
+    def looked_ms(self, who: str) -> float:
+        """When it looked through everything the last time."""
+        return self._listed_ms.get(who, 0.0)
 
     # ---- files
 
@@ -82,11 +87,20 @@ class Leftovers:
         keep = self._world.settings.coordinator.keep
         kept = {*counting[-keep:], *whole[-keep:]}
         needed = {name for n in kept for name in (paths.metadata(n), *manifests[n].files)}
-        return [n for n in names if paths.checkpoint_of(n) is not None and n not in needed]
+        left = [n for n in names if paths.checkpoint_of(n) is not None and n not in needed]
+        return left + self._strays(names, complete)
+
+    def _strays(self, names: list[str], complete: list[CheckpointId]) -> list[str]:
+        """Shared files that no checkpoint refers to which is there, not even one that was damaged."""
+        manifests, damaged = self._world.checkers.manifests, self._world.checkers.damaged
+        needed = {file for n in complete for file in manifests[n].files}
+        shared = [(name, paths.shared_of(name)) for name in names if name not in needed]
+        newest_damaged = max(damaged, default=0)
+        return [name for name, file in shared if file and file.checkpoint > newest_damaged]
 
     def _could_go(self, owner: str, name: str) -> bool:
         checkpoint = paths.checkpoint_of(name)
-        looked_ms = max(self.ended_ms[owner], self._listed_ms.get(owner, 0.0))
+        looked_ms = max(self.ended_ms[owner], self.looked_ms(owner))
         gone_ms = self._metadata_gone_ms.get(checkpoint, 0.0) if checkpoint is not None else 0.0
         came_before = self._written_ms[name] < looked_ms and gone_ms < looked_ms
         refused_ms = max(self._refused_ms.get((owner, n), 0.0) for n in (checkpoint, None))
