@@ -28,7 +28,6 @@ class SimStore:
         return Collected(lambda pieces: self.write(name, pieces))
 
     def write(self, name: str, chunks: Iterable[bytes | memoryview]) -> int:
-        self._world.keepsakes.before_write(self, name)
         data = b"".join(chunks)
         self._before("write", name)
         if self._world.happens("torn_write"):

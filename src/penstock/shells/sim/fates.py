@@ -20,6 +20,7 @@ from penstock.protocol.messages import (
     Drop,
     FromWorker,
     Notify,
+    SnapshotOrder,
     Sync,
     ToWorker,
     Trigger,
@@ -84,7 +85,7 @@ class Fates:
         told = self.of(driver)
         match message:
             case Trigger(attempt, order):
-                self._triggered(driver, told, attempt, order.id)
+                self._triggered(driver, told, attempt, order)
             case Abort(_, checkpoint):
                 self._aborted(told, checkpoint)
             case Notify(_, checkpoint):
@@ -98,14 +99,13 @@ class Fates:
             case _:
                 pass
 
-    def _triggered(
-        self, driver: int, told: Told, attempt: AttemptId, checkpoint: CheckpointId
-    ) -> None:
+    def _triggered(self, driver: int, told: Told, attempt: AttemptId, order: SnapshotOrder) -> None:
+        checkpoint = order.id
         if checkpoint in told.given_up | told.complete:
             self._violation("I6", f"checkpoint {checkpoint} is over and is triggered again")
         elif checkpoint not in told.pending:
             subtasks = self._world.cluster.drivers[driver].plan.subtasks
-            base = self._world.keepsakes.base_of(checkpoint)
+            base = self._world.checkers.manifests.get(order.base)
             files = shared_among(base.files) if base is not None else set()
             told.pending[checkpoint] = Pending(attempt, set(subtasks), files)
             self._check_number(len(told.pending))

@@ -117,7 +117,7 @@ class SimDriver:
         return messages
 
     def send(self, message: FromWorker) -> None:
-        link, message = self._link, self._world.keepsakes.added_to(message)
+        link = self._link
         if not link.cut:
             for _ in range(self._world.copies(message)):
                 link.to_driver.append((self._world.delivery_ms(), message))
@@ -149,7 +149,6 @@ class SimWorkers:
         link = self.links.get(worker)
         if link is None or link.cut:
             return
-        self._world.keepsakes.on_sent(self._driver, message)
         self._world.checkers.on_sent(self._driver, message)
         for _ in range(1 if isinstance(message, Leave) else self._world.copies(message)):
             link.to_worker.append((self._world.delivery_ms(), message))

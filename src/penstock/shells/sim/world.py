@@ -20,7 +20,6 @@ from penstock.shells.sim import faults, scheduler
 from penstock.shells.sim.checkers import Checkers
 from penstock.shells.sim.cluster import Cluster, DriverProcess, Process
 from penstock.shells.sim.faults import Faults
-from penstock.shells.sim.keepsakes import Keepsakes
 from penstock.shells.sim.outside import Table
 from penstock.shells.sim.ports import Job, Link, SimBackground, SimChannel, SimClock, ignore
 from penstock.shells.sim.scenario import Draw, draw_everything
@@ -56,7 +55,6 @@ class World:
         self.settings = drawn.settings
         self.disk = MemoryStore()
         self.table = Table()
-        self.keepsakes = Keepsakes(self, seed)
         self.checkers = Checkers(self)
         self.cluster = Cluster(self)
         self.jobs: list[Job] = []
