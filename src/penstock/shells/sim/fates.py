@@ -25,7 +25,7 @@ from penstock.protocol.messages import (
     ToWorker,
     Trigger,
 )
-from penstock.protocol.phases import Outcome, Running
+from penstock.protocol.phases import Outcome
 from penstock.wire import paths
 
 if TYPE_CHECKING:
@@ -215,7 +215,8 @@ class Fates:
         there = told.useless.intersection(names)
         damaged = self._world.checkers.damaged
         excused = told.refused | damaged
-        there -= shared_among(there) if damaged else set()
+        replaced = self._world.checkers.owner != process.name
+        there -= shared_among(there) if damaged or replaced else set()
         told.found = {n for n in there if paths.checkpoint_of(n) not in excused}
         if process.manager.outcome in (Outcome.FINISHED, Outcome.STOPPED):
             excess = [n for n in self._beyond_keep(process, names) if n not in excused]
@@ -231,12 +232,10 @@ class Fates:
         return shared_among((once - needed).intersection(names))
 
     def needed_by_pending(self, driver: int) -> dict[str, CheckpointId]:
-        """Shared files that snapshots of the newest attempt may refer to, each with one of those. When it does not run
-        any more, only those that all have answered."""
-        newest = self._world.checkers.newest_attempt
-        runs = isinstance(self._world.cluster.drivers[driver].manager.machine.phase, Running)
-        found = [(n, p) for n, p in self.of(driver).pending.items() if p.attempt == newest]
-        found = [(n, pending) for n, pending in found if runs or not pending.owed]
+        """Shared files that snapshots may refer to, each with one of those. A driver that has lost all its workers
+        gives a snapshot up without a word: here it is asked what it is still waiting for."""
+        unfinished = self._world.cluster.drivers[driver].manager.coordinator.unfinished
+        found = [(n, p) for n, p in self.of(driver).pending.items() if n in unfinished]
         return {name: n for n, pending in found for name in pending.shared}
 
     def _beyond_keep(self, driver: DriverProcess, names: list[str]) -> list[CheckpointId]:

@@ -103,9 +103,19 @@ class Leftovers:
         looked_ms = max(self.ended_ms[owner], self.looked_ms(owner))
         gone_ms = self._metadata_gone_ms.get(checkpoint, 0.0) if checkpoint is not None else 0.0
         came_before = self._written_ms[name] < looked_ms and gone_ms < looked_ms
-        refused_ms = max(self._refused_ms.get((owner, n), 0.0) for n in (checkpoint, None))
+        refused_ms = self._last_refused_ms(owner, checkpoint)
         given_up = refused_ms >= looked_ms and self._looks[owner] >= TIDY_TRIES_MAX
         return came_before and not given_up
+
+    def _last_refused_ms(self, owner: str, checkpoint: CheckpointId | None) -> float:
+        """A shared file, which is no one checkpoint's, also stays where storage does not say what another refers to."""
+        kinds = (checkpoint, None)
+        times = (
+            time_ms
+            for (who, n), time_ms in self._refused_ms.items()
+            if who == owner and (checkpoint is None or n in kinds)
+        )
+        return max(times, default=0.0)
 
     # ---- transactions
 
