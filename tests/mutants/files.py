@@ -376,7 +376,7 @@ def a_discard_deletes_nothing() -> AbstractContextManager[None]:
 @simulated
 def checkpoints_go_only_when_the_job_ends() -> AbstractContextManager[None]:
     """A job that runs for months keeps every checkpoint that it ever took (C5, I13)."""
-    return swapped(CleanUp, "delete", lambda self, checkpoints: None)
+    return swapped(CleanUp, "delete", lambda self, checkpoints, gone: None)
 
 
 @simulated
