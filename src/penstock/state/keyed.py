@@ -14,6 +14,7 @@ from penstock.state.changes import Changes, split_gone
 from penstock.state.child import Child
 from penstock.state.flat import values_of
 from penstock.state.keyspace import KeySpace
+from penstock.state.lifetime import Lifetimes
 from penstock.state.segments import GROUP_COLUMN
 from penstock.state.table import BELOW_PREFIX, KEY_PREFIX, Table, row_schema
 
@@ -31,19 +32,30 @@ class Keyed:
         self._incremental = incremental
         self._holders: list[Holder] = []
 
-    def table(self, kind: str, state: str, values: pa.Schema) -> Table:
+    def table(
+        self, kind: str, state: str, values: pa.Schema, lifetimes: Lifetimes | None = None
+    ) -> Table:
         """A state with one row per key."""
         space = self.space
         changes = Changes() if self._incremental else None
         rows = row_schema(kind, space.schema, pa.schema([]), values)
-        table = Table(state, space.cells, space.keys, rows, values, changes)
+        table = Table(state, space.cells, space.keys, rows, values, changes, lifetimes)
         self._holders.append(table)
         return table
 
-    def child(self, kind: str, state: str, keys: pa.Schema, values: pa.Schema) -> Child:
+    def child(
+        self,
+        kind: str,
+        state: str,
+        keys: pa.Schema,
+        values: pa.Schema,
+        lifetimes: Lifetimes | None = None,
+    ) -> Child:
         """A state with many rows per key, each with a key of its own below it."""
         changes = Changes() if self._incremental else None
-        child = Child(kind, state, self.space, keys, values, self._max_parallelism, changes)
+        child = Child(
+            kind, state, self.space, keys, values, self._max_parallelism, changes, lifetimes
+        )
         self._holders.append(child)
         return child
 
