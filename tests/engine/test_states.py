@@ -465,6 +465,17 @@ def _written(frozen: list[Any]) -> Iterator[OperatorSnapshot]:
         yield OperatorSnapshot(segments=tuple(segments))
 
 
+def test_states_of_many_keys_come_back_one_after_the_other() -> None:
+    """S1, I2: the second is declared when the first has been filled already."""
+    stage, model = Stage(1), Model()
+    ops = [Op(what, f"user {n}", n) for what in ("value", "map") for n in range(500)]
+    work_on(stage, model, [("by key", ops)])
+    restored = Stage(1, tuple(_written(stage.freeze())), 1)
+    check(restored, model)
+    users = [op.user for op in ops]
+    assert restored.read(users) == {user: model.answers(user) for user in users}
+
+
 # ---- what is said when a state is declared wrongly
 
 

@@ -170,7 +170,7 @@ class ProcessContext:
     def _finish_open(self) -> None:
         """Declared state and restored state must match: dropping some must never happen by itself."""
         self._opened = True
-        self._scope.keyed.loaded()
+        self._scope.keyed.settle()
         restored = {seg.state for snap in self._context.restored for seg in snap.segments}
         lost = sorted(restored - set(self._states))
         if lost:

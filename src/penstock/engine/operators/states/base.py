@@ -61,8 +61,9 @@ class Place:
             yield _evolved(batch, table, required, self.label)
 
     def stored(self, table: Table) -> Iterator[pa.RecordBatch]:
-        """The rows of a snapshot as they are, but with a moment where the state has a ttl now, and only there. Rows that
-        are over are left out, except where the next checkpoint may build on this one and has to say that they went."""
+        """The rows of a snapshot as they are, but with a moment where the state has a ttl now, and only there. Rows
+        that are over do not come, except where the next checkpoint may build on this one and must say that they went.
+        """
         for batch in self.context.rows_of(self.name):
             if table.lifetimes is None:
                 yield without_moments(batch)

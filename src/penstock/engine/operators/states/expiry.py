@@ -44,7 +44,7 @@ class Never:
 
 
 class AfterTtl:
-    """Of a state with one. Keys that lose their last row leave the scope at the end of the batch."""
+    """Of a state with one. Keys that lose their last row go at the end of the batch."""
 
     def __init__(self, lifetimes: Lifetimes, rows: Table | Child, scope: Scope) -> None:
         self._lifetimes = lifetimes
@@ -85,7 +85,7 @@ class AfterTtl:
             return
         owners = self._rows.owners(cells) if isinstance(self._rows, Child) else cells
         self._rows.drop(cells)
-        self._scope.leave(owners)
+        self._scope.keyed.leave(owners)
 
 
 def make_expiry(rows: Table | Child, scope: Scope) -> Expiry:

@@ -172,7 +172,7 @@ class AggregatingState:
         cells = cells[cells >= 0]
         cells = cells[self._table.present.take(cells)]
         self._table.drop(cells)
-        self._scope.leave(cells)
+        self._scope.keyed.leave(cells)
 
     def _restore(self) -> None:
         table, keyed = self._table, self._scope.keyed

@@ -119,7 +119,7 @@ class ListState:
     def _drop(self, owners: I64) -> None:
         owners = owners[owners >= 0]
         self._child.drop(self._child.walk(owners).cells)
-        self._scope.leave(owners)
+        self._scope.keyed.leave(owners)
 
     def _loaded(self) -> list[list[Row]]:
         if self._lists is None:

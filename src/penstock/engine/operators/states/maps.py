@@ -164,7 +164,7 @@ class MapState:
 
     def _drop(self, cells: I64, owners: I64) -> None:
         self._child.drop(cells[cells >= 0])
-        self._scope.leave(owners[owners >= 0])
+        self._scope.keyed.leave(owners[owners >= 0])
 
     def _key(self, key: Any) -> tuple[Any, ...]:
         return tuple(self._to_keys.values((key,) if len(self.key_schema) == 1 else key))

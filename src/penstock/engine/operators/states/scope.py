@@ -36,8 +36,6 @@ class Scope:
         self._keys: Sequence[pa.Array] = ()
         self._cells: I64 | None = None
         self._batch: pa.RecordBatch | None = None
-        self._left: list[I64] = []
-        """Cells that a state has nothing for any more."""
 
     def tick(self) -> None:
         """A batch or a snapshot begins: time goes on."""
@@ -92,15 +90,9 @@ class Scope:
 
     # ---- the end of a batch
 
-    def leave(self, cells: I64) -> None:
-        """A state has nothing for these keys any more."""
-        self._left.append(cells)
-
     def end(self) -> None:
         self.current = -1
         self._keys, self._cells, self._batch = (), None, None
         for state in self.expiring:
             state.sweep()
-        if self._left:
-            self.keyed.vacate(np.unique(np.concatenate(self._left)))
-            self._left = []
+        self.keyed.settle()

@@ -115,7 +115,7 @@ class ValueState:
         cells = cells[cells >= 0]
         cells = cells[self._table.present.take(cells)]
         self._table.drop(cells)
-        self._scope.leave(cells)
+        self._scope.keyed.leave(cells)
 
     def _loaded(self) -> list[Row | None]:
         self._place.position(_CALLS)
