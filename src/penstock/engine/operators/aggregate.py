@@ -50,7 +50,7 @@ class RunningAggregate(Operator):
         for batch in context.rows_of(STATE):
             self._check(batch.schema, context.operator)
             self._keyed.load(self._table, batch)
-        self._keyed.loaded()
+        self._keyed.settle()
         keep_chain(self._table, context)
         for fold in self._folds:
             fold.restored(self._table)

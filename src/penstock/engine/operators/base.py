@@ -38,6 +38,9 @@ class OperatorContext:
     attempt: int
     input_schemas: tuple[pa.Schema, ...]
     now_ms: Callable[[], float]
+    """Milliseconds from an arbitrary start; never goes back."""
+    wall_ms: Callable[[], float]
+    """Milliseconds since 1970, which mean the same on every host; may jump."""
     restored: tuple[OperatorSnapshot, ...]
     """This operator's snapshots from every old subtask; empty on a fresh start."""
     read_segments: Callable[[Sequence[Segment], range], Iterable[pa.RecordBatch]]

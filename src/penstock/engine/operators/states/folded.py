@@ -12,6 +12,8 @@ from penstock.engine.operators.evolution import BEGIN_ANEW
 from penstock.engine.operators.keyed import keep_chain
 from penstock.engine.operators.row import Row, RowsToBatch, batch_rows
 from penstock.engine.operators.states.base import Place, nullable
+from penstock.engine.operators.states.expiry import make_expiry
+from penstock.engine.operators.states.prolonged import ProlongedValueState
 from penstock.engine.operators.states.value import ValueState, checked_values
 from penstock.errors import ConfigError, SchemaError
 from penstock.plan.keyhash import I64
@@ -39,7 +41,8 @@ class ReducingState:
             )
         self.schema = schema
         self._function = function
-        self._value = ValueState(place, schema)
+        prolonged = place.ttl is not None and place.ttl.on_read
+        self._value = (ProlongedValueState if prolonged else ValueState)(place, schema)
 
     def add(self, value: Sequence[Any] | Mapping[str, Any]) -> None:
         """Puts a row together with the one that is there; the first one is kept as it is."""
@@ -85,7 +88,8 @@ class AggregatingState:
             raise SchemaError(f"{place.label}: {error}") from error
         self._results = nullable(pa.schema(fields))
         columns = pa.schema([field for fold in self._folds for field in fold.fields()])
-        self._table = place.scope.keyed.table(self.kind, place.name, columns)
+        self._table = place.scope.keyed.table(self.kind, place.name, columns, place.lifetimes())
+        self._expiry = make_expiry(self._table, place.scope)
         self._to_batch = RowsToBatch(schema, place.label, "it was given")
         self._added: list[tuple[int, Sequence[Any]]] = []
         self._restore()
@@ -102,6 +106,8 @@ class AggregatingState:
         at = self._place.position(_CALLS)
         self._flush()
         cell = self._scope.cells[at : at + 1]
+        self._expiry.evict(cell)
+        self._expiry.read(cell)
         if cell[0] < 0 or not self._table.present[cell[0]]:
             return None
         return next(batch_rows(self._read(cell)))
@@ -122,6 +128,8 @@ class AggregatingState:
     def get_batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """For every row of the batch, the results for its key; nulls where nothing was added."""
         cells = self._scope.find(batch)
+        self._expiry.evict(cells)
+        self._expiry.read(cells)
         there = (cells >= 0) & self._table.present.take(np.maximum(cells, 0))
         found = self._read(cells[there])
         rows = np.cumsum(there) - 1
@@ -148,6 +156,7 @@ class AggregatingState:
     def _fold(self, cells: I64, rows: pa.RecordBatch) -> None:
         if not len(cells):
             return
+        self._expiry.evict(cells)
         space, table = self._scope.keyed.space, self._table
         last = space.last_rows(cells)
         new = table.appear(cells.take(last))
@@ -163,11 +172,11 @@ class AggregatingState:
         cells = cells[cells >= 0]
         cells = cells[self._table.present.take(cells)]
         self._table.drop(cells)
-        self._scope.leave(cells)
+        self._scope.keyed.leave(cells)
 
     def _restore(self) -> None:
         table, keyed = self._table, self._scope.keyed
-        for batch in self._place.stored():
+        for batch in self._place.stored(table):
             if not same_rows(batch.schema, table.schema):
                 raise SchemaError(
                     f"{self._place.label}: the aggregates are not those of the checkpoint; go back to them, or"
@@ -177,3 +186,4 @@ class AggregatingState:
         keep_chain(table, self._place.context)
         for fold in self._folds:
             fold.restored(table)
+        self._expiry.restored()
