@@ -12,7 +12,6 @@ from penstock.engine.operators.evolution import evolved
 from penstock.engine.operators.states.scope import Scope
 from penstock.errors import PlanError
 from penstock.protocol.messages import SnapshotOrder
-from penstock.state.changes import GONE_FIELD
 from penstock.state.frozen import Frozen
 from penstock.state.table import VALUE_PREFIX, Table
 
@@ -49,22 +48,9 @@ class Place:
 
     def restored(self, table: Table, required: frozenset[str]) -> Iterator[pa.RecordBatch]:
         """The rows of a snapshot, in the shape that the state has now."""
-        for batch in self.stored():
-            yield _evolved(batch, table, required, self.label)
-
-    def stored(self) -> Iterator[pa.RecordBatch]:
-        """The rows of a snapshot, as they are."""
-        return iter(self.context.rows_of(self.name))
-
-
-def _evolved(
-    batch: pa.RecordBatch, table: Table, required: frozenset[str], label: str
-) -> pa.RecordBatch:
-    if GONE_FIELD.name not in batch.schema.names:
-        return evolved(batch, table.schema, required, label)
-    gone = batch.column(GONE_FIELD.name)
-    rows = evolved(batch.drop_columns([GONE_FIELD.name]), table.schema, frozenset(), label)
-    return rows.append_column(GONE_FIELD, gone)
+        may_lose = self.context.allow_non_restored_state
+        for batch in self.context.rows_of(self.name):
+            yield evolved(batch, table.schema, self.label, required=required, may_lose=may_lose)
 
 
 def required_columns(schema: pa.Schema) -> frozenset[str]:
