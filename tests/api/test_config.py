@@ -208,6 +208,7 @@ def test_a_strategy_that_is_asked_for_is_honoured_without_checkpoints_too() -> N
         ("restore", "", "neither"),
         ("restore", None, "neither"),
         ("restore", "chk/chk-3", "needs a checkpoint directory"),
+        ("allow_non_restored_state", "yes", "neither True nor False"),
     ],
 )
 def test_a_wrong_setting_of_a_job_is_refused_by_name(field: str, value: Any, message: str) -> None:

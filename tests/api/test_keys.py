@@ -143,6 +143,7 @@ def test_every_option_of_start_can_come_from_its_key() -> None:
             parallelism="3",
             max_parallelism="64",
             restore="fresh",
+            allow_non_restored_state="true",
             spare_workers="1",
             buffer_timeout="5 ms",
             slot_timeout="1 minute",
@@ -158,6 +159,7 @@ def test_every_option_of_start_can_come_from_its_key() -> None:
     assert (made.name, made.parallelism, made.max_parallelism) == ("by key", 3, 64)
     assert (made.restore, made.spare_workers, made.buffer_timeout_ms) == ("fresh", 1, 5)
     assert (made.slot_timeout_ms, made.driver_timeout_ms) == (60_000, 7_000)
+    assert made.allow_non_restored_state
     assert made.checkpoint == pen.CheckpointConfig(
         "s3://bucket/chk", every="1 second", unaligned=True, storage_options={"key": "me"}
     )

@@ -17,7 +17,7 @@ class Counts:
 
     def open(self, ctx: pen.ProcessContext) -> None:
         self.seen: pen.ValueState = ctx.value_state("seen", "n BIGINT")
-        ctx.list_state("all", "n BIGINT")  # wrong
+        ctx.lists_state("all", "n BIGINT")  # wrong
 
     def process(
         self, key: pen.Row, rows: list[pen.Row], ctx: pen.ProcessContext

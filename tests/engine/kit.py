@@ -315,6 +315,7 @@ class Bench:
         attempt: int = 1,
         inline_bytes_max: int = 16_384,
         mode: Mode = Mode.EXACTLY_ONCE,
+        **options: Any,
     ) -> None:
         self.clock = ManualClock()
         self.background = HeldBackground()
@@ -328,6 +329,7 @@ class Bench:
             buffer_timeout_ms=0.0,
             open_store=lambda: self.store,
             inline_bytes_max=inline_bytes_max,
+            **options,
         )
         deploy = Deploy(AttemptId(attempt), SlotId(0), CheckpointId(0), restored)
         self.attempt = Attempt(

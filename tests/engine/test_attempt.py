@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from penstock.engine.operators.aggregate import RunningAggregate
-from penstock.engine.operators.base import FrozenOperator
+from penstock.engine.operators.base import FrozenOperator, OperatorContext
 from penstock.engine.operators.connect import SourceOperator
 from penstock.engine.spec import Mode
 from penstock.engine.worker.snapshots import WriteWork
@@ -55,6 +55,20 @@ def lanes(ack: Ack) -> dict:
 def transactions(ack: Ack) -> list:
     (part,) = [p.operators["out"] for p in ack.snapshots if "out" in p.operators]
     return [n for entry in part.transactions for n in entry["rows"]]  # type: ignore[index, call-overload]
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_operators_are_told_whether_state_may_go(allowed: bool) -> None:
+    """R8, S10."""
+    told = []
+
+    class Asks(Do):
+        def open(self, context: OperatorContext) -> None:
+            told.append(context.allow_non_restored_state)
+
+    graph = pipeline(NumberSource(2), ListSink(), Asks)
+    Bench(graph, allow_non_restored_state=allowed)
+    assert told == [allowed]
 
 
 # ---- snapshots

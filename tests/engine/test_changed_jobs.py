@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pyarrow as pa
 import pytest
 
 from penstock.engine.checkpoints.manifests import operators_mismatch
 from penstock.engine.operators.base import FrozenOperator
+from penstock.engine.spec import JobSpec
 from penstock.engine.worker.inputs import ChannelRows, Input
 from penstock.engine.worker.restoring import restore_inflight
 from penstock.engine.worker.subtask import Taken
@@ -59,17 +62,29 @@ def manifest(parts: tuple[SubtaskSnapshot, ...]) -> Manifest:
 )
 def test_a_job_in_which_every_row_in_flight_has_its_place_goes_on(made: PhysicalPlan) -> None:
     """R8: other changes are no reason to refuse."""
-    assert operators_mismatch(manifest(snapshots(MemoryStore())), made) == ""
+    assert operators_mismatch(manifest(snapshots(MemoryStore())), JobSpec("job", made)) == ""
 
 
 def test_state_without_its_operator_is_refused_with_how_each_kind_is_named() -> None:
     """R8: a sink or a source has no `.named`."""
     part = OperatorSnapshot(transactions=("a file",))
     lost = SubtaskSnapshot(SubtaskId(2, 0), {"file-sink-3": part})
-    refusal = operators_mismatch(manifest((lost,)), plan(("work", Rebalance())))
+    refusal = operators_mismatch(manifest((lost,)), JobSpec("job", plan(("work", Rebalance()))))
     assert "'file-sink-3'" in refusal
     for way in ('.named("...")', '.to(sink, name="...")', 'from_source(source, name="...")'):
         assert way in refusal
+
+
+def test_state_without_its_operator_goes_when_that_is_asked_for_but_no_promise_does() -> None:
+    """R8, I10: rows that a sink has promised to commit are lost to nobody's order."""
+    spec = JobSpec("job", plan(("work", Rebalance())))
+    allowed = replace(spec, allow_non_restored_state=True)
+    position = SubtaskSnapshot(SubtaskId(2, 0), {"old": OperatorSnapshot(lanes={0: 7})})
+    assert "allow_non_restored_state=True" in operators_mismatch(manifest((position,)), spec)
+    assert operators_mismatch(manifest((position,)), allowed) == ""
+    promise = SubtaskSnapshot(SubtaskId(2, 0), {"old": OperatorSnapshot(transactions=("file",))})
+    refusal = operators_mismatch(manifest((promise,)), allowed)
+    assert "'old'" in refusal and "job.stop()" in refusal
 
 
 @pytest.mark.parametrize(
@@ -84,7 +99,7 @@ def test_state_without_its_operator_is_refused_with_how_each_kind_is_named() -> 
 )
 def test_rows_in_flight_without_a_place_to_go_to_are_refused(made: PhysicalPlan, why: str) -> None:
     """R8, bug-C4: operators without state are not missed by their state, but the rows on their way to them are."""
-    refusal = operators_mismatch(manifest(snapshots(MemoryStore())), made)
+    refusal = operators_mismatch(manifest(snapshots(MemoryStore())), JobSpec("job", made))
     assert "rows in flight for input 0 of operator 'work'" in refusal
     assert why in refusal
     assert "job.stop()" in refusal

@@ -567,8 +567,8 @@ def test_a_state_may_get_nullable_columns_and_wider_numbers(ddl: str) -> None:
     [
         ("n SMALLINT", "column 'n' is INT in the checkpoint and SMALLINT now"),
         ("n STRING", "column 'n' is INT in the checkpoint and STRING now"),
-        ("m INT", "column 'n' is in the checkpoint and no longer declared"),
-        ("n INT, m INT NOT NULL", "column 'm' is new and NOT NULL"),
+        ("m INT", r"column 'n' \(INT\) is in the checkpoint and no longer declared"),
+        ("n INT, m INT NOT NULL", r"column 'm' \(INT\) is new and NOT NULL"),
     ],
 )
 def test_any_other_change_of_a_state_names_operator_state_and_column(

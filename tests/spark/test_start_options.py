@@ -122,6 +122,12 @@ def test_the_timeout_of_the_driver_reaches_the_workers() -> None:
     assert NoWorkers.given["driver_timeout_s"] == 7.0
 
 
+def test_leave_to_let_state_go_reaches_the_job() -> None:
+    """R8, S10."""
+    assert not started(None)._spec.allow_non_restored_state
+    assert started(None, allow_non_restored_state=True)._spec.allow_non_restored_state
+
+
 def test_no_option_of_a_checkpoint_is_forgotten_here() -> None:
     """Who adds one says where it arrives."""
     assert {spec.name for spec in fields(pen.CheckpointConfig)} == {*PLACES, *ELSEWHERE}

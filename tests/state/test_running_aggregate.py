@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.errors import DataError, SchemaError
+from penstock.errors import DataError
 from penstock.plan.keyhash import key_groups, key_hashes
 from penstock.protocol.ids import CheckpointId
 from penstock.protocol.messages import SnapshotOrder
@@ -337,15 +337,6 @@ def test_a_sum_of_decimals_is_exact_to_the_last_digit_and_then_an_error() -> Non
     many = pa.record_batch([pa.array([2] * 9), pa.array([top] * 9, kind)], ["k", "v"])
     with pytest.raises(DataError, match="does not fit"):
         opened(["k"], {"s": pen.sum("v")}, batch.schema).process(many, 0)
-
-
-def test_a_restore_into_other_columns_is_refused_with_both_sides() -> None:
-    batch = numbers([1], [1], pa.int64())
-    operator = opened(["k"], {"s": pen.sum("v")}, batch.schema)
-    operator.process(batch, 0)
-    saved = segment_of(operator.freeze(SnapshotOrder(CheckpointId(1))).tables[0])
-    with pytest.raises(SchemaError, match=r"s.sum BIGINT.*s.min BIGINT.*restore=\"fresh\""):
-        opened(["k"], {"s": pen.min("v")}, batch.schema, [snapshot_of(saved)])
 
 
 def test_a_snapshot_names_its_columns_so_that_people_can_read_it() -> None:

@@ -257,6 +257,8 @@ class JobSettings:
     buffer_timeout_ms: int
     driver_timeout_ms: int = 30_000
     """How long workers that hear nothing from the driver keep their processes and try to come back."""
+    allow_non_restored_state: bool = False
+    """State that the job does not have any more may go."""
     unnamed: bool = False
     """The user gave no name, to the job or to any of its operators."""
 

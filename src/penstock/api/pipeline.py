@@ -17,6 +17,7 @@ from penstock.api.config import (
     NoRestart,
     RestartStrategy,
     positive_ms,
+    truth_value,
     whole_number,
 )
 from penstock.api.job import Job
@@ -80,6 +81,7 @@ class Pipeline:
         restart: RestartStrategy | None = None,
         max_parallelism: int | None = None,
         restore: str | None = None,
+        allow_non_restored_state: bool | None = None,
         spare_workers: int | None = None,
         buffer_timeout: Duration | None = None,
         slot_timeout: Duration | None = None,
@@ -92,7 +94,8 @@ class Pipeline:
         docs/configuration.md lists both.
 
         `restore="auto"` goes on where the job of this name stood; "fresh" starts anew; a path restores that
-        checkpoint. Without `checkpoint` a failure ends the job, unless `restart` is given: then it begins from
+        checkpoint. State in it that the job does not have any more is refused, unless `allow_non_restored_state` lets
+        it go. Without `checkpoint` a failure ends the job, unless `restart` is given: then it begins from
         scratch, and what its sinks have committed is written again.
         """
         _check_session(spark)
@@ -104,6 +107,7 @@ class Pipeline:
             "restart": restart,
             "max_parallelism": max_parallelism,
             "restore": restore,
+            "allow_non_restored_state": allow_non_restored_state,
             "spare_workers": spare_workers,
             "buffer_timeout": buffer_timeout,
             "slot_timeout": slot_timeout,
@@ -147,6 +151,7 @@ def job_settings(
     restart: RestartStrategy | None = None,
     max_parallelism: int = 128,
     restore: str = "auto",
+    allow_non_restored_state: bool = False,
     spare_workers: int = 0,
     buffer_timeout: Duration = "10 ms",
     slot_timeout: Duration | None = None,
@@ -154,6 +159,7 @@ def job_settings(
 ) -> JobSettings:
     """Every option of `Pipeline.start` with its default, all of them checked. Each has a key, by its name and type."""
     groups = whole_number(max_parallelism, "max_parallelism", 1, MAX_PARALLELISM_LIMIT)
+    truth_value(allow_non_restored_state, "allow_non_restored_state")
     return JobSettings(
         name=_checked_name(name),
         parallelism=_checked_parallelism(parallelism, groups),
@@ -161,6 +167,7 @@ def job_settings(
         checkpoint=_checked_checkpoint(checkpoint),
         restart=_checked_restart(restart, checkpoint),
         restore=_checked_restore(restore, checkpoint),
+        allow_non_restored_state=allow_non_restored_state,
         spare_workers=whole_number(spare_workers, "spare_workers", 0, 1_000),
         slot_timeout_ms=None if slot_timeout is None else positive_ms(slot_timeout, "slot_timeout"),
         buffer_timeout_ms=parse_duration_ms(buffer_timeout, "buffer_timeout"),

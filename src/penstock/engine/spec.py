@@ -48,5 +48,7 @@ class JobSpec:
     """How blocks of state are compressed, as Arrow calls it."""
     inflight_bytes_max: int = 256 << 20
     """A subtask with more rows in flight than this declines an unaligned checkpoint; the next one is aligned."""
+    allow_non_restored_state: bool = False
+    """State of a checkpoint that the job does not have any more may go."""
     check_host: Callable[[], None] | None = None
     """Raises ConfigError on a host where the job cannot work."""

@@ -84,6 +84,8 @@ class Changes:
         if all(_can_be_shared(segment) for segment in segments):
             kept = (_narrowed(segment, groups) for segment in segments)
             links = tuple(Link(each, large=each.delta) for each in kept if each.blocks)
+            if links and all(link.segment.delta for link in links):
+                links = (Link(_emptied(segments)), *links)
             self._chains[checkpoint] = links
 
     def removed(self, keys: list[pa.Array], groups: Groups) -> None:
@@ -180,8 +182,9 @@ def delta_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def same_rows(stored: pa.Schema, schema: pa.Schema) -> bool:
-    """Whether rows of this schema are stored, as they are or in a delta."""
-    return bool(stored.equals(schema) or stored.equals(delta_schema(schema)))
+    """Whether rows of this schema are stored, as they are or in a delta, and mean the same."""
+    wanted = (schema, delta_schema(schema))
+    return any(stored.equals(each, check_metadata=True) for each in wanted)
 
 
 def split_gone(batch: pa.RecordBatch) -> tuple[pa.RecordBatch | None, pa.RecordBatch]:
@@ -211,6 +214,12 @@ def _gone_batch(
 
 def _can_be_shared(segment: Segment) -> bool:
     return segment.inline is not None or paths.shared_of(segment.file) is not None
+
+
+def _emptied(segments: Sequence[Segment]) -> Segment:
+    """All rows of a state that had none: what its deltas begin with."""
+    first = next(each for each in segments if not each.delta)
+    return replace(first, blocks=(), file="", inline=b"")
 
 
 def _narrowed(segment: Segment, groups: range) -> Segment:

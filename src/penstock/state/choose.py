@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import pyarrow as pa
 
@@ -20,6 +20,7 @@ from penstock.state.folds import (
     Last,
     SumFloats,
 )
+from penstock.state.results import AGGREGATE
 
 
 def make_folds(aggregates: Mapping[str, Aggregate], input_schema: pa.Schema) -> list[Fold]:
@@ -28,9 +29,21 @@ def make_folds(aggregates: Mapping[str, Aggregate], input_schema: pa.Schema) -> 
     at = 0
     for name, aggregate in aggregates.items():
         fold = _make_fold(name, aggregate, input_schema, at)
+        fold.means = str(aggregate)
         folds.append(fold)
         at += len(fold.fields())
     return folds
+
+
+def fold_schema(folds: Iterable[Fold]) -> pa.Schema:
+    """The state columns of all folds. Each says which aggregate it belongs to."""
+    return pa.schema(
+        [
+            field.with_metadata({**(field.metadata or {}), AGGREGATE: fold.means.encode()})
+            for fold in folds
+            for field in fold.fields()
+        ]
+    )
 
 
 def _make_fold(name: str, aggregate: Aggregate, schema: pa.Schema, at: int) -> Fold:

@@ -35,6 +35,9 @@ class Step(NamedTuple):
 class Fold(ABC):
     """`column` is the index of the input column in the batch, `at` that of the first state column."""
 
+    means = ""
+    """What it keeps, as `sum(amount)`: stored with its columns."""
+
     def __init__(self, name: str, column: int, kind: pa.DataType, at: int) -> None:
         self.name = name
         self.column = column

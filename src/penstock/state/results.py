@@ -17,6 +17,9 @@ from penstock.state.exact_sums import LIMBS, SUM_TYPE, decimal_sums
 from penstock.state.flat import values_of
 from penstock.state.folds import averages
 
+AGGREGATE = b"penstock.aggregate"
+"""Says of a stored column which aggregate it is kept for, as `sum(amount)`."""
+
 Columns: TypeAlias = Sequence[pa.Array]
 
 _ALONE = ("count", "sum", "min", "max", "first", "last")
@@ -31,6 +34,8 @@ class Result(NamedTuple):
     field: pa.Field
     columns: tuple[int, ...]
     compute: Callable[[Columns], pa.Array]
+    means: str = ""
+    """Which aggregate it is."""
 
 
 def results_of(stored: Sequence[pa.Field]) -> list[Result]:
@@ -39,7 +44,13 @@ def results_of(stored: Sequence[pa.Field]) -> list[Result]:
     for number, field in enumerate(stored):
         name, _, word = field.name.rpartition(".")
         kept.setdefault(name, {})[word] = number
-    return [_result(name, words, stored) for name, words in kept.items()]
+    made = [_result(name, words, stored) for name, words in kept.items()]
+    return [each._replace(means=_means(stored[each.columns[0]])) for each in made]
+
+
+def _means(field: pa.Field) -> str:
+    means: bytes = (field.metadata or {}).get(AGGREGATE, b"")
+    return means.decode(errors="replace")
 
 
 def _result(name: str, kept: dict[str, int], stored: Sequence[pa.Field]) -> Result:

@@ -67,7 +67,7 @@ class Claims:
                 damaged=damaged,
                 going=going,
                 next_id=next_id,
-                misfit=lambda manifest: operators_mismatch(manifest, self._spec.plan),
+                misfit=lambda manifest: operators_mismatch(manifest, self._spec),
                 ids_reserved=self._ids_reserved,
             ),
             claimed,

@@ -46,8 +46,9 @@ def make_manifest(
     )
 
 
-def operators_mismatch(manifest: Manifest, plan: PhysicalPlan) -> str:
-    """Why a plan cannot go on from this checkpoint; empty when it can."""
+def operators_mismatch(manifest: Manifest, spec: JobSpec) -> str:
+    """Why a job cannot go on from this checkpoint; empty when it can."""
+    plan = spec.plan
     if manifest.max_parallelism != plan.max_parallelism:
         return (
             f"Checkpoint {manifest.checkpoint} was taken with max_parallelism="
@@ -58,7 +59,7 @@ def operators_mismatch(manifest: Manifest, plan: PhysicalPlan) -> str:
         name
         for snapshot in manifest.snapshots
         for name, part in snapshot.operators.items()
-        if _has_state(part)
+        if _has_state(part, spec.allow_non_restored_state)
     }
     running = [link.node.name for task in plan.tasks for link in task.links]
     lost = sorted(having - set(running))
@@ -74,8 +75,17 @@ def operators_mismatch(manifest: Manifest, plan: PhysicalPlan) -> str:
         f"Checkpoint {manifest.checkpoint} has state of operators that the job does not have: "
         f"{', '.join(hints)}. The job's operators are {', '.join(map(repr, running))}. State is found by "
         'name: give operators their old names with .named("..."), sinks with .to(sink, name="...") and sources with '
-        'pen.from_source(source, name="..."); or start with restore="fresh".'
+        f'pen.from_source(source, name="..."); {_ways_out(spec)}'
     )
+
+
+def _ways_out(spec: JobSpec) -> str:
+    if spec.allow_non_restored_state:
+        return (
+            "or start the job as it was and end it with job.stop(), which commits what the checkpoint promises: that"
+            " is never let go."
+        )
+    return 'or let it go: start with allow_non_restored_state=True; or start with restore="fresh".'
 
 
 def _inflight_mismatch(manifest: Manifest, plan: PhysicalPlan) -> str:
@@ -113,5 +123,6 @@ def _columns(schema: pa.Schema) -> str:
     return ", ".join(f"{field.name} {field.type}" for field in schema)
 
 
-def _has_state(part: OperatorSnapshot) -> bool:
-    return bool(part.segments or part.lanes or part.transactions)
+def _has_state(part: OperatorSnapshot, may_lose: bool) -> bool:
+    """Whether it is missed where its operator is not there any more. What was promised to the outside always is."""
+    return bool(part.transactions or (not may_lose and (part.segments or part.lanes)))

@@ -7,18 +7,14 @@ from collections.abc import Iterable, Mapping
 import pyarrow as pa
 
 from penstock.engine.operators.base import FrozenOperator, Operator, OperatorContext
-from penstock.engine.operators.evolution import BEGIN_ANEW
-from penstock.engine.operators.keyed import keep_chain, make_keyed
-from penstock.errors import SchemaError
-from penstock.plan.schema import type_ddl
+from penstock.engine.operators.folding import restore_folds
+from penstock.engine.operators.keyed import make_keyed
 from penstock.protocol.messages import SnapshotOrder
 from penstock.state.aggregates import Aggregate, result_schema
-from penstock.state.changes import same_rows
-from penstock.state.choose import make_folds
+from penstock.state.choose import fold_schema, make_folds
 from penstock.state.flat import int64_array, take_rows
 from penstock.state.folds import Fold, Step
 from penstock.state.keyed import Keyed
-from penstock.state.segments import GROUP_COLUMN
 from penstock.state.table import Table
 
 STATE = "aggregate"
@@ -41,27 +37,11 @@ class RunningAggregate(Operator):
         self._key_columns = [schema.get_field_index(key) for key in self._keys]
         self._folds = make_folds(self._aggregates, schema)
         key_schema = pa.schema([schema.field(i) for i in self._key_columns])
-        value_schema = pa.schema([field for fold in self._folds for field in fold.fields()])
         self._keyed = make_keyed(key_schema, context)
-        self._table = self._keyed.table(STATE, STATE, value_schema)
-        self._restore(context)
-
-    def _restore(self, context: OperatorContext) -> None:
-        for batch in context.rows_of(STATE):
-            self._check(batch.schema, context.operator)
-            self._keyed.load(self._table, batch)
+        self._table = self._keyed.table(STATE, STATE, fold_schema(self._folds))
+        label = f"{context.operator}, state {STATE!r}"
+        restore_folds(self._folds, self._table, self._keyed, context.rows_of(STATE), context, label)
         self._keyed.settle()
-        keep_chain(self._table, context)
-        for fold in self._folds:
-            fold.restored(self._table)
-
-    def _check(self, stored: pa.Schema, operator: str) -> None:
-        if not same_rows(stored, self._table.schema):
-            raise SchemaError(
-                f"{operator}: the aggregates are not those of the checkpoint, which has"
-                f" ({_columns(stored)}) where the job now has ({_columns(self._table.schema)});"
-                f" go back to the old keys and aggregates, or {BEGIN_ANEW}"
-            )
 
     def process(self, batch: pa.RecordBatch, port: int) -> Iterable[pa.RecordBatch]:
         if not batch.num_rows:
@@ -83,9 +63,3 @@ class RunningAggregate(Operator):
 
     def freeze(self, order: SnapshotOrder) -> FrozenOperator:
         return FrozenOperator(tables=(self._table.freeze(order.base, order.id),))
-
-
-def _columns(schema: pa.Schema) -> str:
-    """Stored columns without the marks that say which is a key and which a value."""
-    fields = [field for field in schema if field.name != GROUP_COLUMN]
-    return ", ".join(f"{field.name.partition('.')[2]} {type_ddl(field.type)}" for field in fields)

@@ -51,6 +51,8 @@ class OperatorContext:
     """The checkpoint of this job that it goes on from; 0: none, or another job's."""
     incremental: bool = False
     """Checkpoints may build on earlier ones."""
+    allow_non_restored_state: bool = False
+    """State that nobody declares any more may go."""
     ask: Callable[[Callable[[], Any]], Answer[Any]] = answered
     """Runs a function off the loop's thread."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from penstock.engine.operators.base import OperatorContext
+from penstock.state.changes import same_rows
 from penstock.state.keyed import Keyed
 from penstock.state.segments import read_schema
 from penstock.state.table import Table
@@ -25,6 +26,5 @@ def keep_chain(table: Table, context: OperatorContext) -> None:
         for segment in snapshot.segments
         if segment.state == table.state
     ]
-    stored = (read_schema(segment) for segment in segments if not segment.delta)
-    if all(schema.equals(table.schema) for schema in stored):
+    if all(same_rows(read_schema(segment), table.schema) for segment in segments):
         table.changes.restored(context.restored_id, segments, context.key_groups)

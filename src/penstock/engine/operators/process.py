@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 import pyarrow as pa
 
 from penstock.engine.operators.base import FrozenOperator, Operator, OperatorContext
-from penstock.engine.operators.evolution import BEGIN_ANEW
+from penstock.engine.operators.evolution import BEGIN_ANEW, LET_GO
 from penstock.engine.operators.keyed import make_keyed
 from penstock.engine.operators.row import Row, RowsToBatch, batch_rows, make_row, python_values
 from penstock.engine.operators.rows import checked_batch, checked_rows
@@ -168,16 +168,16 @@ class ProcessContext:
         return made
 
     def _finish_open(self) -> None:
-        """Declared state and restored state must match: dropping some must never happen by itself."""
+        """Declared state and restored state must match: dropping some must be asked for."""
         self._opened = True
         self._scope.keyed.settle()
         restored = {seg.state for snap in self._context.restored for seg in snap.segments}
         lost = sorted(restored - set(self._states))
-        if lost:
+        if lost and not self._context.allow_non_restored_state:
             raise PlanError(
                 f"{self.operator}: the checkpoint has state {', '.join(map(repr, lost))}, which open(ctx) no"
                 f" longer declares; it declares: {', '.join(map(repr, self._states)) or '(nothing)'}."
-                f" Declare it again, or {BEGIN_ANEW}"
+                f" Declare it again, or {LET_GO}, or {BEGIN_ANEW}"
             )
 
 

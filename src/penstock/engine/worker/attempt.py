@@ -175,6 +175,7 @@ class Attempt:
             to_driver=partial(self._collect, operator),
             restored_id=0 if self._deploy.origin else self._deploy.restored,
             incremental=self._spec.incremental,
+            allow_non_restored_state=self._spec.allow_non_restored_state,
             ask=self._ask,
         )
 

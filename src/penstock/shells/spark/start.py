@@ -189,7 +189,12 @@ def _remove_staged_rows(
 
 def _spec(job_id: str, graph: LogicalGraph, settings: JobSettings, store: Store | None) -> JobSpec:
     plan = make_plan(graph, settings.parallelism, settings.max_parallelism)
-    spec = JobSpec(job_id, plan, buffer_timeout_ms=settings.buffer_timeout_ms)
+    spec = JobSpec(
+        job_id,
+        plan,
+        buffer_timeout_ms=settings.buffer_timeout_ms,
+        allow_non_restored_state=settings.allow_non_restored_state,
+    )
     config = settings.checkpoint
     if config is None or store is None:
         return spec

@@ -57,8 +57,9 @@ class Place:
 
     def restored(self, table: Table, required: frozenset[str]) -> Iterator[pa.RecordBatch]:
         """The rows of a snapshot, in the shape that the state has now."""
+        may_lose = self.context.allow_non_restored_state
         for batch in self.stored(table):
-            yield _evolved(batch, table, required, self.label)
+            yield evolved(batch, table.schema, self.label, required=required, may_lose=may_lose)
 
     def stored(self, table: Table) -> Iterator[pa.RecordBatch]:
         """The rows of a snapshot as they are, but with a moment where the state has a ttl now, and only there. Rows
@@ -76,16 +77,6 @@ class Place:
 def label_of(operator: str, state: str) -> str:
     """What a state is called in messages."""
     return f"{operator}, state {state!r}"
-
-
-def _evolved(
-    batch: pa.RecordBatch, table: Table, required: frozenset[str], label: str
-) -> pa.RecordBatch:
-    if GONE_FIELD.name not in batch.schema.names:
-        return evolved(batch, table.schema, required, label)
-    gone = batch.column(GONE_FIELD.name)
-    rows = evolved(batch.drop_columns([GONE_FIELD.name]), table.schema, frozenset(), label)
-    return rows.append_column(GONE_FIELD, gone)
 
 
 def required_columns(schema: pa.Schema) -> frozenset[str]:

@@ -8,8 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from penstock.engine.operators.evolution import BEGIN_ANEW
-from penstock.engine.operators.keyed import keep_chain
+from penstock.engine.operators.folding import restore_folds
 from penstock.engine.operators.row import Row, RowsToBatch, batch_rows
 from penstock.engine.operators.states.base import Place, nullable
 from penstock.engine.operators.states.expiry import make_expiry
@@ -19,8 +18,7 @@ from penstock.errors import ConfigError, SchemaError
 from penstock.plan.keyhash import I64
 from penstock.protocol.messages import SnapshotOrder
 from penstock.state.aggregates import Aggregate, result_field
-from penstock.state.changes import same_rows
-from penstock.state.choose import make_folds
+from penstock.state.choose import fold_schema, make_folds
 from penstock.state.folds import Step
 from penstock.state.frozen import Frozen
 
@@ -87,12 +85,16 @@ class AggregatingState:
         except SchemaError as error:
             raise SchemaError(f"{place.label}: {error}") from error
         self._results = nullable(pa.schema(fields))
-        columns = pa.schema([field for fold in self._folds for field in fold.fields()])
+        columns = fold_schema(self._folds)
         self._table = place.scope.keyed.table(self.kind, place.name, columns, place.lifetimes())
         self._expiry = make_expiry(self._table, place.scope)
         self._to_batch = RowsToBatch(schema, place.label, "it was given")
         self._added: list[tuple[int, Sequence[Any]]] = []
-        self._restore()
+        stored = place.stored(self._table)
+        restore_folds(
+            self._folds, self._table, self._scope.keyed, stored, place.context, place.label
+        )
+        self._expiry.restored()
 
     # ---- one key at a time
 
@@ -173,17 +175,3 @@ class AggregatingState:
         cells = cells[self._table.present.take(cells)]
         self._table.drop(cells)
         self._scope.keyed.leave(cells)
-
-    def _restore(self) -> None:
-        table, keyed = self._table, self._scope.keyed
-        for batch in self._place.stored(table):
-            if not same_rows(batch.schema, table.schema):
-                raise SchemaError(
-                    f"{self._place.label}: the aggregates are not those of the checkpoint; go back to them, or"
-                    f" {BEGIN_ANEW}"
-                )
-            keyed.load(table, batch)
-        keep_chain(table, self._place.context)
-        for fold in self._folds:
-            fold.restored(table)
-        self._expiry.restored()
