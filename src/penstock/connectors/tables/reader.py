@@ -50,7 +50,8 @@ class Table:
         found = definition.read(self._folder, self._path)
         if found is None:
             raise ConfigError(
-                f"{self._path} is no table: it has no {MARKER}. A pen.UpsertFileSink makes one when its job starts;"
+                f"{self._path} is no table: it has no {MARKER}. A pen.UpsertFileSink makes one when its job has"
+                " started (job.checkpoints() is not empty then);"
                 " what a pen.FileSink has written is read with Spark, pandas or pyarrow"
             )
         self.schema = found.schema

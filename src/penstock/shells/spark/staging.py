@@ -159,7 +159,16 @@ def _is_to_be_used(
                 f"{redacted(place.staged.folder)}/{name}: the list of the staged rows is gone; put it back, or start"
                 ' the job with restore="fresh"'
             )
-        _say(place, f"goes on with the {batch.rows:,} rows that were staged before")
+        if record.query == digest != "":
+            _say(place, f"goes on with the {batch.rows:,} rows that were staged before")
+        else:
+            log.warning(
+                "job %s: %s is another query than the one that this job was begun with. It goes on with the %s rows"
+                ' that were staged then; to begin with the new one: restore="fresh", or another name',
+                place.job,
+                place.operator,
+                f"{batch.rows:,}",
+            )
     return True
 
 
