@@ -23,6 +23,7 @@ from tests.mutants import (
     staging,
     stores,
     tables,
+    unkeyed,
 )
 from tests.mutants.registry import MUTANTS, Mutant
 
@@ -49,4 +50,5 @@ __all__ = [
     "staging",
     "stores",
     "tables",
+    "unkeyed",
 ]
