@@ -10,7 +10,14 @@ from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from penstock.engine.checkpoints import leases
 from penstock.engine.checkpoints.cleaning import CleanUp
@@ -391,7 +398,11 @@ def _written_for(name: str) -> int | None:
     return None if file is None else int(file.checkpoint)
 
 
-SharedLife.TestCase.settings = settings(
-    derandomize=True, deadline=None, max_examples=200, stateful_step_count=60
-)
-TestSharedLife = SharedLife.TestCase
+def test_the_life_of_shared_files() -> None:
+    """T4, I12, I13, I14, bug-D1, bug-D3, bug-D6, bug-D7, bug-D9, bug-D13: in any order of events."""
+    run_state_machine_as_test(
+        SharedLife,
+        settings=settings(
+            derandomize=True, deadline=None, max_examples=200, stateful_step_count=60
+        ),
+    )

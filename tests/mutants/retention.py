@@ -24,7 +24,7 @@ from tests.mutants.registry import simulated, swapped, tested
 PURE = "tests/protocol/test_retention.py::"
 STORED = "tests/engine/test_shared_files.py::"
 GC = "tests/cli/test_gc.py::"
-LIFE = "tests/engine/test_shared_life.py::TestSharedLife::runTest"
+LIFE = "tests/engine/test_shared_life.py::test_the_life_of_shared_files"
 
 
 # ---- too soon

@@ -30,6 +30,8 @@ class Keyed:
         self._max_parallelism = max_parallelism
         self._incremental = incremental
         self._holders: list[Holder] = []
+        self._left: list[I64] = []
+        """Cells that lost a row while a snapshot was loaded."""
 
     def table(self, kind: str, state: str, values: pa.Schema) -> Table:
         """A state with one row per key."""
@@ -64,6 +66,7 @@ class Keyed:
         if gone is not None:
             cells = self._found(gone)
             table.drop(cells[table.present[cells]])
+            self._left.append(cells)
         keys, values = self._parts(rows)
         cells = self._cells(rows, keys, table.state)
         if len(self.space.last_rows(cells)) != len(cells):
@@ -78,13 +81,21 @@ class Keyed:
         width = len(self.space.schema)
         if gone is not None:
             keys, _ = self._parts(gone)
-            cells = child.find(self.space.find(keys[:width]), keys[width:])
+            owners = self.space.find(keys[:width])
+            cells = child.find(owners, keys[width:])
             child.drop(np.unique(cells[cells >= 0]))
+            self._left.append(owners[owners >= 0])
         keys, values = self._parts(rows)
         owners, before = self._cells(rows, keys[:width], child.table.state), len(child.table)
         child.put(owners, keys[width:], values)
         if gone is None and len(child.table) - before != rows.num_rows:
             raise _twice(child.table)
+
+    def loaded(self) -> None:
+        """All states are: keys go that none of them has anything for."""
+        if self._left:
+            self.vacate(np.unique(np.concatenate(self._left)))
+            self._left = []
 
     def _found(self, batch: pa.RecordBatch) -> I64:
         cells = self.space.find(self._parts(batch)[0])

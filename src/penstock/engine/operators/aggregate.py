@@ -41,6 +41,7 @@ class RunningAggregate(Operator):
         self._table = self._keyed.table(STATE, STATE, fold_schema(self._folds))
         label = f"{context.operator}, state {STATE!r}"
         restore_folds(self._folds, self._table, self._keyed, context, label)
+        self._keyed.loaded()
 
     def process(self, batch: pa.RecordBatch, port: int) -> Iterable[pa.RecordBatch]:
         if not batch.num_rows:

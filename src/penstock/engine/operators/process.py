@@ -124,6 +124,7 @@ class ProcessContext:
     def _finish_open(self) -> None:
         """Declared state and restored state must match: dropping some must be asked for."""
         self._opened = True
+        self._scope.keyed.loaded()
         restored = {seg.state for snap in self._context.restored for seg in snap.segments}
         lost = sorted(restored - set(self._states))
         if lost and not self._context.allow_non_restored_state:

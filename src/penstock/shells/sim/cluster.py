@@ -140,7 +140,8 @@ class Cluster:
 
     def plan_driver(self, delay_ms: float) -> None:
         """Not for ever, as long as drivers are killed and jobs stopped: but the last one must be able to finish."""
-        if len(self.drivers) < DRIVERS_MAX or self._world.healed:
+        is_last = not self.running and not self.driver_is_planned
+        if len(self.drivers) < DRIVERS_MAX or self._world.healed or is_last:
             self.planned.append(PlannedDriver(self._world.clock.now_ms + delay_ms))
 
     @property

@@ -217,7 +217,9 @@ class Fates:
         excused = told.refused | damaged
         replaced = self._world.checkers.owner != process.name
         there -= shared_among(there) if damaged or replaced else set()
-        told.found = {n for n in there if paths.checkpoint_of(n) not in excused}
+        told.found = {
+            n for n in there if excused.isdisjoint((paths.checkpoint_of(n), written_for(n)))
+        }
         if process.manager.outcome in (Outcome.FINISHED, Outcome.STOPPED):
             excess = [n for n in self._beyond_keep(process, names) if n not in excused]
             told.excess = excess[told.unsure :]
