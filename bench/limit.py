@@ -62,6 +62,7 @@ def new_aggregate(schema: pa.Schema) -> RunningAggregate:
             attempt=1,
             input_schemas=(schema,),
             now_ms=lambda: 0.0,
+            wall_ms=lambda: 0.0,
             restored=(),
             read_segments=lambda segments, groups: (),
             to_driver=lambda item: None,

@@ -53,6 +53,7 @@ CONTEXT = OperatorContext(
     attempt=1,
     input_schemas=(),
     now_ms=lambda: 0.0,
+    wall_ms=lambda: 0.0,
     restored=(),
     read_segments=lambda segments, groups: (),
     to_driver=lambda item: None,

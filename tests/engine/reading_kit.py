@@ -50,6 +50,7 @@ def context(
         attempt=1,
         input_schemas=(schema,),
         now_ms=lambda: 0.0,
+        wall_ms=lambda: 0.0,
         restored=tuple(restored),
         read_segments=segments_of(store),
         to_driver=lambda item: None,

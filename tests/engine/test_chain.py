@@ -121,6 +121,7 @@ def test_a_context_tells_each_subtask_its_own_key_groups() -> None:
             attempt=1,
             input_schemas=(),
             now_ms=lambda: 0.0,
+            wall_ms=lambda: 0.0,
             restored=(),
             read_segments=lambda segments, wanted: (),
             to_driver=lambda item: None,

@@ -63,6 +63,7 @@ class Place:
                 attempt=attempt,
                 input_schemas=(schema,),
                 now_ms=lambda: self.now_ms,
+                wall_ms=lambda: self.now_ms,
                 restored=tuple(restored),
                 read_segments=segments_of(None),
                 to_driver=lambda item: None,

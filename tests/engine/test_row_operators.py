@@ -43,6 +43,7 @@ CONTEXT = OperatorContext(
     attempt=1,
     input_schemas=(ORDERS,),
     now_ms=lambda: 0.0,
+    wall_ms=lambda: 0.0,
     restored=(),
     read_segments=segments_of(None),
     to_driver=lambda item: None,

@@ -50,6 +50,7 @@ def context(index: int, parallelism: int) -> OperatorContext:
         attempt=2,
         input_schemas=(SCHEMA,),
         now_ms=lambda: 0.0,
+        wall_ms=lambda: 0.0,
         restored=PROMISED,
         read_segments=lambda segments, groups: (),
         to_driver=lambda item: None,

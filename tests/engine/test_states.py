@@ -268,6 +268,7 @@ CONTEXT = OperatorContext(
     attempt=1,
     input_schemas=(INPUT,),
     now_ms=lambda: 0.0,
+    wall_ms=lambda: 0.0,
     restored=(),
     read_segments=lambda segments, groups: (
         batch for each in segments for batch in read_segment(each, groups)
@@ -462,6 +463,17 @@ def _written(frozen: list[Any]) -> Iterator[OperatorSnapshot]:
     for each in frozen:
         segments = [segment for table in each.tables for segment in segments_of(table)]
         yield OperatorSnapshot(segments=tuple(segments))
+
+
+def test_states_of_many_keys_come_back_one_after_the_other() -> None:
+    """S1, I2: the second is declared when the first has been filled already."""
+    stage, model = Stage(1), Model()
+    ops = [Op(what, f"user {n}", n) for what in ("value", "map") for n in range(500)]
+    work_on(stage, model, [("by key", ops)])
+    restored = Stage(1, tuple(_written(stage.freeze())), 1)
+    check(restored, model)
+    users = [op.user for op in ops]
+    assert restored.read(users) == {user: model.answers(user) for user in users}
 
 
 # ---- what is said when a state is declared wrongly

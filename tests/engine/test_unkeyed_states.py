@@ -41,6 +41,7 @@ CONTEXT = OperatorContext(
     attempt=1,
     input_schemas=(INPUT,),
     now_ms=lambda: 0.0,
+    wall_ms=lambda: 0.0,
     restored=(),
     read_segments=lambda segments, groups: (
         batch for each in segments for batch in read_segment(each, groups)

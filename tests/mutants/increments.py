@@ -5,11 +5,11 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
+from penstock.engine.operators.process import ProcessContext
 from penstock.plan.keyhash import I64
 from penstock.protocol.snapshot import Segment
 from penstock.state import changes
 from penstock.state.changes import Changes, Plan
-from penstock.state.keyed import Keyed
 from penstock.state.table import Table
 from tests.mutants.registry import simulated, swapped, tested
 
@@ -91,4 +91,10 @@ def intervals_are_kept_for_ever() -> AbstractContextManager[None]:
 @tested(STATES)
 def keys_that_were_removed_stay_after_a_restore() -> AbstractContextManager[None]:
     """A key without any value is there for ever, if it went between two checkpoints (S1, I26)."""
-    return swapped(Keyed, "loaded", lambda self: None)
+    original = ProcessContext._finish_open
+
+    def finish_open(self: ProcessContext) -> None:
+        self._scope.keyed._left = []
+        original(self)
+
+    return swapped(ProcessContext, "_finish_open", finish_open)

@@ -32,6 +32,23 @@ def a_key_goes_with_the_first_state_that_forgets_it() -> AbstractContextManager[
     return swapped(Keyed, "vacate", lambda self, cells: self.space.remove(cells))
 
 
+@tested("tests/engine/test_states.py::test_states_of_many_keys_come_back_one_after_the_other")
+def a_state_that_comes_late_has_rows_already() -> AbstractContextManager[None]:
+    """A function with two states cannot be restored once it has more than a few keys (S1, I2)."""
+
+    def admit(self: Cells, tenant: Any) -> None:
+        tenant.grow(self.end, len(self.groups))
+        self._tenants.append(tenant)
+
+    return swapped(Cells, "admit", admit)
+
+
+@tested(STATES)
+def neighbours_of_what_is_removed_are_not_joined() -> AbstractContextManager[None]:
+    """Where two entries in a row are removed, a list goes on with one that is gone (S1)."""
+    return swapped(Child, "_skip", lambda self, links, cells: None)
+
+
 @tested(STATES)
 def cells_are_used_again_while_a_snapshot_is_written() -> AbstractContextManager[None]:
     """A snapshot has a key's old row under another key (S4, I2, bug-D19)."""

@@ -24,6 +24,7 @@ from tests.mutants import (
     staging,
     stores,
     tables,
+    ttl,
     unkeyed,
 )
 from tests.mutants.registry import MUTANTS, Mutant
@@ -52,5 +53,6 @@ __all__ = [
     "staging",
     "stores",
     "tables",
+    "ttl",
     "unkeyed",
 ]

@@ -109,6 +109,7 @@ def opened(
             attempt=1,
             input_schemas=(schema,),
             now_ms=lambda: 0.0,
+            wall_ms=lambda: 0.0,
             restored=tuple(restored),
             read_segments=lambda segments, groups: chain.from_iterable(
                 read_segment(each, groups) for each in segments

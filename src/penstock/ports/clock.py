@@ -11,5 +11,5 @@ class Clock(Protocol):
         ...
 
     def wall_ms(self) -> float:
-        """Milliseconds since 1970, for people and for file names; may jump."""
+        """Milliseconds since 1970, for people, for file names and for the age of state; may jump."""
         ...

@@ -52,7 +52,8 @@ class Cells:
         return self.end - len(self._free) - sum(map(len, self._back))
 
     def admit(self, tenant: Tenant) -> None:
-        tenant.grow(self.end, len(self.groups))
+        """It has no rows yet."""
+        tenant.grow(0, len(self.groups))
         self._tenants.append(tenant)
 
     def allot(self, count: int) -> I64:

@@ -1,7 +1,7 @@
 """State with many rows per key: each row has a key of its own below the operator's key.
 
 The rows are a table like any other, over cells that are found by (cell of the key, key below it). Rows of one key are
-linked, in the order in which they came, so that all of them are found without looking at any other.
+linked, in the order in which they came, so that all of them are found, and any of them goes, without looking at others.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from penstock.plan.keyhash import I64, Flags
 from penstock.state.changes import Changes
 from penstock.state.flat import FIRST_ROWS, Values, grown, int64_array
 from penstock.state.keyspace import NOBODY, KeysOf, KeySpace
+from penstock.state.lifetime import Lifetimes
 from penstock.state.table import Table, row_schema
 
 OWNER = pa.field("__owner", pa.int64(), nullable=False)
@@ -40,12 +41,13 @@ class Child:
         values: pa.Schema,
         max_parallelism: int,
         changes: Changes | None = None,
+        lifetimes: Lifetimes | None = None,
     ) -> None:
         self.schema = schema
         self._parent = space
         self.space = KeySpace(pa.schema([OWNER, *schema]), max_parallelism)
         rows = row_schema(kind, space.schema, schema, values)
-        self.table = Table(state, self.space.cells, self._keys, rows, values, changes)
+        self.table = Table(state, self.space.cells, self._keys, rows, values, changes, lifetimes)
         self._first: I64 = np.full(FIRST_ROWS, NOBODY, np.int64)
         self._last: I64 = np.full(FIRST_ROWS, NOBODY, np.int64)
         self._links = _Links()
@@ -72,15 +74,11 @@ class Child:
         self.table.put(cells.take(last), values.take(pa.array(last)))
 
     def drop(self, cells: I64) -> None:
-        """Removes the rows of distinct cells that have one."""
+        """Removes the rows of distinct cells that have one. No other row is looked at but their neighbours."""
         if not len(cells):
             return
         self.table.drop(cells)
-        owners = np.unique(self._owners(cells))
-        walked = self.walk(owners)
-        self._first[owners] = self._last[owners] = NOBODY
-        left = self.table.present.take(walked.cells)
-        self._link(owners.take(walked.positions[left]), walked.cells[left])
+        self._unlink(self.owners(cells), cells)
         self.space.remove(cells)
 
     def walk(self, owners: I64) -> Walked:
@@ -100,6 +98,11 @@ class Child:
         order = np.argsort(places, kind="stable")
         return Walked(places.take(order), cells.take(order))
 
+    def owners(self, cells: I64) -> I64:
+        """The cells of the keys that these rows belong to."""
+        owners: I64 = self.space.keys()(cells)[0].to_numpy(zero_copy_only=False)
+        return owners
+
     def keys_of(self, cells: I64) -> list[pa.Array]:
         """The keys below the operator's key."""
         return self.space.keys()(cells)[1:]
@@ -112,7 +115,7 @@ class Child:
     def put_in_order(self, ranks: I64) -> None:
         """Links all rows anew by a rank that each cell has: after a restore rows have come in any order."""
         cells = np.flatnonzero(self.table.present[: self.space.cells.end])
-        owners = self._owners(cells)
+        owners = self.owners(cells)
         order = np.lexsort((ranks.take(cells), owners))
         self._first[owners] = self._last[owners] = NOBODY
         self._link(owners.take(order), cells.take(order))
@@ -128,19 +131,49 @@ class Child:
         follows = np.append(False, owners[1:] == owners[:-1])
         starts = np.flatnonzero(~follows)
         ends = np.append(starts[1:], len(cells)) - 1
-        following = self._links.following
+        following, preceding = self._links.following, self._links.preceding
         following[cells[:-1]] = np.where(follows[1:], cells[1:], NOBODY)
         following[cells[-1]] = NOBODY
         heads, tails, who = cells.take(starts), cells.take(ends), owners.take(starts)
         before = self._last.take(who)
+        preceding[cells[1:]] = cells[:-1]
+        preceding[heads] = before
         behind = before >= 0
         following[before[behind]] = heads[behind]
         self._first[who[~behind]] = heads[~behind]
         self._last[who] = tails
 
-    def _owners(self, cells: I64) -> I64:
-        owners: I64 = self.space.keys()(cells)[0].to_numpy(zero_copy_only=False)
-        return owners
+    def _unlink(self, owners: I64, cells: I64) -> None:
+        """Joins what is before and behind each of these rows, which are absent by now."""
+        following, preceding = self._links.following, self._links.preceding
+        heads = np.flatnonzero(self._is_end(preceding.take(cells)))
+        tails = np.flatnonzero(self._is_end(following.take(cells)))
+        self._skip(following, cells)
+        self._skip(preceding, cells)
+        before, behind = preceding.take(cells[heads]), following.take(cells[heads])
+        inner = before >= 0
+        following[before[inner]] = behind[inner]
+        self._first[owners[heads][~inner]] = behind[~inner]
+        before, behind = preceding.take(cells[tails]), following.take(cells[tails])
+        inner = behind >= 0
+        preceding[behind[inner]] = before[inner]
+        self._last[owners[tails][~inner]] = before[~inner]
+
+    def _skip(self, links: I64, cells: I64) -> None:
+        """Lets the links of rows that go point at one that stays, or at nobody. Every step doubles how far they
+        reach."""
+        while True:
+            onto = links.take(cells)
+            more = np.flatnonzero(~self._is_end(onto))
+            if not len(more):
+                return
+            cells = cells.take(more)
+            links[cells] = links.take(onto.take(more))
+
+    def _is_end(self, cells: I64) -> Flags:
+        """Nobody, or a row that stays."""
+        ends: Flags = (cells < 0) | self.table.present.take(np.maximum(cells, 0))
+        return ends
 
     def _keys(self) -> KeysOf:
         mine, theirs = self.space.keys(), self._parent.keys()
@@ -166,15 +199,17 @@ class Child:
 
 
 class _Links:
-    """The row behind each row of the same key."""
+    """The rows behind and before each row of the same key."""
 
     copying = False
 
     def __init__(self) -> None:
         self.following: I64 = np.full(FIRST_ROWS, NOBODY, np.int64)
+        self.preceding: I64 = np.full(FIRST_ROWS, NOBODY, np.int64)
 
     def grow(self, count: int, capacity: int) -> None:
         self.following = grown(self.following, count, capacity, NOBODY)
+        self.preceding = grown(self.preceding, count, capacity, NOBODY)
 
     def reset(self, cells: I64) -> None:
         """Whoever gets a cell is linked anew."""

@@ -64,7 +64,9 @@ class FrozenTable:
         readers: tuple[tuple[Reader, int], ...],
         origins: tuple[object, ...],
         plan: Plan | None = None,
+        over_ms: int | None = None,
     ) -> None:
+        """`over_ms`: rows whose last value is a moment up to this one are over."""
         self.copying = True
         self._state = state
         self._schema = schema
@@ -77,6 +79,7 @@ class FrozenTable:
         """Of each column, and how many raw arrays it has."""
         self._origins = origins
         self._plan = plan
+        self._over_ms = over_ms
         self._undo: list[Saved] = []
         self._done = 0
         """The first key group that is still to be copied."""
@@ -121,13 +124,16 @@ class FrozenTable:
         return (as_delta(batch, schema) for batch in self._batches(cells))
 
     def _batches(self, among: I64 | None) -> Iterator[pa.RecordBatch]:
-        """One batch per block, in order of the key groups; of these cells only, if they are given."""
+        """One batch per block, in order of the key groups; of these cells only, if they are given. Where all rows are
+        written those that are over are left out; a delta has them, because an older row may lie below."""
         groups = self._groups[: self._end] if among is None else self._groups.take(among)
         for low, high in self._ranges(groups):
             inside = np.flatnonzero((groups >= low) & (groups < high))
             cells = inside if among is None else among.take(inside)
             raw = self._copy(cells, low, high)
             self._done = high
+            if among is None and self._over_ms is not None:
+                raw[0] &= raw[-1] > self._over_ms
             there = np.flatnonzero(raw[0])
             order = there.take(np.argsort(groups.take(inside.take(there)), kind="stable"))
             yield from self._blocks(cells, groups.take(inside), raw[1:], order)

@@ -14,6 +14,7 @@ from penstock.state.changes import Changes, split_gone
 from penstock.state.child import Child
 from penstock.state.flat import values_of
 from penstock.state.keyspace import KeySpace
+from penstock.state.lifetime import Lifetimes
 from penstock.state.segments import GROUP_COLUMN
 from penstock.state.table import BELOW_PREFIX, KEY_PREFIX, Table, row_schema
 
@@ -31,21 +32,32 @@ class Keyed:
         self._incremental = incremental
         self._holders: list[Holder] = []
         self._left: list[I64] = []
-        """Cells that lost a row while a snapshot was loaded."""
+        """Cells that a state has lost its rows of."""
 
-    def table(self, kind: str, state: str, values: pa.Schema) -> Table:
+    def table(
+        self, kind: str, state: str, values: pa.Schema, lifetimes: Lifetimes | None = None
+    ) -> Table:
         """A state with one row per key."""
         space = self.space
         changes = Changes() if self._incremental else None
         rows = row_schema(kind, space.schema, pa.schema([]), values)
-        table = Table(state, space.cells, space.keys, rows, values, changes)
+        table = Table(state, space.cells, space.keys, rows, values, changes, lifetimes)
         self._holders.append(table)
         return table
 
-    def child(self, kind: str, state: str, keys: pa.Schema, values: pa.Schema) -> Child:
+    def child(
+        self,
+        kind: str,
+        state: str,
+        keys: pa.Schema,
+        values: pa.Schema,
+        lifetimes: Lifetimes | None = None,
+    ) -> Child:
         """A state with many rows per key, each with a key of its own below it."""
         changes = Changes() if self._incremental else None
-        child = Child(kind, state, self.space, keys, values, self._max_parallelism, changes)
+        child = Child(
+            kind, state, self.space, keys, values, self._max_parallelism, changes, lifetimes
+        )
         self._holders.append(child)
         return child
 
@@ -58,6 +70,17 @@ class Keyed:
             held |= holder.holds(cells)
         self.space.remove(cells[~held])
 
+    def leave(self, cells: I64) -> None:
+        """A state has nothing for these keys any more."""
+        self._left.append(cells)
+
+    def settle(self) -> None:
+        """A batch is done, or a snapshot loaded: of the keys that a state has left, those go that no other has anything
+        for."""
+        if self._left:
+            left, self._left = self._left, []
+            self.vacate(np.unique(np.concatenate(left)))
+
     # ---- rows of a snapshot, in the order in which they were written
 
     def load(self, table: Table, batch: pa.RecordBatch) -> None:
@@ -66,7 +89,7 @@ class Keyed:
         if gone is not None:
             cells = self._found(gone)
             table.drop(cells[table.present[cells]])
-            self._left.append(cells)
+            self.leave(cells)
         keys, values = self._parts(rows)
         cells = self._cells(rows, keys, table.state)
         if len(self.space.last_rows(cells)) != len(cells):
@@ -84,18 +107,12 @@ class Keyed:
             owners = self.space.find(keys[:width])
             cells = child.find(owners, keys[width:])
             child.drop(np.unique(cells[cells >= 0]))
-            self._left.append(owners[owners >= 0])
+            self.leave(owners[owners >= 0])
         keys, values = self._parts(rows)
         owners, before = self._cells(rows, keys[:width], child.table.state), len(child.table)
         child.put(owners, keys[width:], values)
         if gone is None and len(child.table) - before != rows.num_rows:
             raise _twice(child.table)
-
-    def loaded(self) -> None:
-        """All states are: keys go that none of them has anything for."""
-        if self._left:
-            self.vacate(np.unique(np.concatenate(self._left)))
-            self._left = []
 
     def _found(self, batch: pa.RecordBatch) -> I64:
         cells = self.space.find(self._parts(batch)[0])

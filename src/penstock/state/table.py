@@ -19,6 +19,7 @@ from penstock.state.columns import FlatColumn, PiledColumn, make_column
 from penstock.state.flat import FIRST_ROWS, Values, grown
 from penstock.state.frozen_table import FrozenTable, Saved
 from penstock.state.keyspace import KeysOf
+from penstock.state.lifetime import TOUCHED, Lifetimes
 from penstock.state.segments import GROUP_FIELD
 
 KEY_PREFIX = "key."
@@ -36,7 +37,7 @@ class Table:
     """One state. Read `columns[i].values` after cells were made, which may replace them, and call `touch` before rows
     change that were there. Where there is no row, columns are zero and null.
 
-    `keys` notes where the keys of cells are, as `KeySpace.keys` does."""
+    `keys` notes where the keys of cells are, as `KeySpace.keys` does. With `lifetimes` rows end after a while."""
 
     def __init__(
         self,
@@ -46,16 +47,20 @@ class Table:
         schema: pa.Schema,
         value_schema: pa.Schema,
         changes: Changes | None = None,
+        lifetimes: Lifetimes | None = None,
     ) -> None:
         self.state = state
         self.cells = cells
-        self.schema = schema
+        self.schema = schema if lifetimes is None else schema.append(TOUCHED)
         """Of its rows in a snapshot: see `row_schema`."""
         self.value_schema = value_schema
         self.columns: list[FlatColumn | PiledColumn] = [make_column(f) for f in value_schema]
         self.present: Flags = np.zeros(FIRST_ROWS, np.bool_)
         """Which cells have a row."""
         self.changes = changes
+        self.lifetimes = lifetimes
+        self._kept = [*self.columns, *([lifetimes.touched] if lifetimes is not None else [])]
+        """All that a row has."""
         self._count = 0
         self._keys = keys
         self._saved_at: npt.NDArray[np.uint32] = np.zeros(FIRST_ROWS, np.uint32)
@@ -103,9 +108,10 @@ class Table:
         self._saved_at[unsaved] = self._freezes
 
     def put(self, cells: I64, values: pa.RecordBatch) -> None:
-        """Sets whole rows, also where there is none yet. Distinct cells."""
+        """Sets whole rows, also where there is none yet. Distinct cells. Restored values have the moment, too, when
+        they were touched; for others that is now."""
         self.appear(cells)
-        for column, array in zip(self.columns, values.columns, strict=True):
+        for column, array in zip(self._kept, values.columns, strict=False):
             column.put(cells, array)
 
     def appear(self, cells: I64) -> I64:
@@ -114,7 +120,15 @@ class Table:
         new = cells[~self.present.take(cells)]
         self._count += len(new)
         self.present[new] = True
+        if self.lifetimes is not None:
+            self.lifetimes.touch(cells)
         return new
+
+    def prolong(self, cells: I64) -> None:
+        """The life of these rows, which are there, begins anew."""
+        if self.lifetimes is not None and len(cells):
+            self.touch(cells)
+            self.lifetimes.touch(cells)
 
     def get(self, cells: I64) -> pa.RecordBatch:
         """The rows; nulls where a cell has none. A column without nulls is zero there."""
@@ -130,7 +144,7 @@ class Table:
         self.touch(cells)
         self._count -= len(cells)
         self.present[cells] = False
-        for column in self.columns:
+        for column in self._kept:
             column.reset(cells)
 
     def holds(self, cells: I64) -> Flags:
@@ -155,26 +169,27 @@ class Table:
             groups=self.cells.groups,
             keys=self._keys(),
             raw=self._raw(),
-            readers=tuple((each.reader(), len(each.raw)) for each in self.columns),
+            readers=tuple((each.reader(), len(each.raw)) for each in self._kept),
             origins=self._origins(),
+            over_ms=self.lifetimes.over_ms if self.lifetimes is not None else None,
             plan=self.changes.plan(base, checkpoint) if self.changes is not None else None,
         )
         self._frozen = (*(v for v in self._frozen if v.copying), view)
         return view
 
     def _raw(self) -> tuple[Values, ...]:
-        return (self.present, *(array for column in self.columns for array in column.raw))
+        return (self.present, *(array for column in self._kept for array in column.raw))
 
     def _origins(self) -> tuple[object, ...]:
         """Of each raw array: where it stands for values that lie elsewhere, what it points into."""
-        return (self, *(column.origin for column in self.columns for _ in column.raw))
+        return (self, *(column.origin for column in self._kept for _ in column.raw))
 
     # ---- as a tenant of its cells
 
     def grow(self, count: int, capacity: int) -> None:
         self.present = grown(self.present, count, capacity)
         self._saved_at = grown(self._saved_at, count, capacity)
-        for column in self.columns:
+        for column in self._kept:
             column.grow(count, capacity)
         if self.changes is not None:
             self.changes.grow(count, capacity)

@@ -38,6 +38,9 @@ class OperatorContext:
     attempt: int
     input_schemas: tuple[pa.Schema, ...]
     now_ms: Callable[[], float]
+    """Milliseconds from an arbitrary start; never goes back."""
+    wall_ms: Callable[[], float]
+    """Milliseconds since 1970, which mean the same on every host; may jump."""
     restored: tuple[OperatorSnapshot, ...]
     """This operator's snapshots from every old subtask, in the order of their indices: there are as many as the old
     parallelism was. Empty on a fresh start."""

@@ -8,7 +8,7 @@ same function of the same column, of the same type or a wider one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 
@@ -30,11 +30,16 @@ from penstock.state.table import VALUE_PREFIX, Table
 
 
 def restore_folds(
-    folds: Sequence[Fold], table: Table, keyed: Keyed, context: OperatorContext, label: str
+    stored: Iterable[pa.RecordBatch],
+    folds: Sequence[Fold],
+    table: Table,
+    keyed: Keyed,
+    context: OperatorContext,
+    label: str,
 ) -> None:
-    """Fills the table that the folds are kept in."""
+    """Fills the table that the folds are kept in with the rows of a snapshot."""
     may_lose = context.allow_non_restored_state
-    for batch in context.rows_of(table.state):
+    for batch in stored:
         _refuse_other_aggregates(batch.schema, table.schema, label, may_lose=may_lose)
         keyed.load(table, evolved(batch, table.schema, label, may_lose=True))
     keep_chain(table, context)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 import pyarrow as pa
@@ -19,10 +20,16 @@ from penstock.engine.operators.evolution import BEGIN_ANEW, LET_GO
 from penstock.engine.operators.keyed import make_keyed
 from penstock.engine.operators.row import Row, RowsToBatch, batch_rows, make_row, python_values
 from penstock.engine.operators.rows import checked_batch, checked_rows
-from penstock.engine.operators.states.base import Place, State
+from penstock.engine.operators.states.base import Place, State, label_of
+from penstock.engine.operators.states.expiry import TtlOn, parse_ttl
 from penstock.engine.operators.states.folded import AggregatingState, ReducingState
 from penstock.engine.operators.states.lists import ListState
 from penstock.engine.operators.states.maps import MapState
+from penstock.engine.operators.states.prolonged import (
+    ProlongedListState,
+    ProlongedMapState,
+    ProlongedValueState,
+)
 from penstock.engine.operators.states.scope import Scope
 from penstock.engine.operators.states.unkeyed import SplitListState, UnionListState
 from penstock.engine.operators.states.value import ValueState
@@ -30,13 +37,19 @@ from penstock.errors import ConfigError, PlanError
 from penstock.plan.schema import parse_schema
 from penstock.protocol.messages import SnapshotOrder
 from penstock.state.aggregates import Aggregate
+from penstock.state.lifetime import Now, Ttl
 
 Made = TypeVar("Made", bound=State)
 
 
 class ProcessContext:
     """What a function is given as `ctx`. State is declared in `open`: calling again with the same name gives the same
-    state."""
+    state.
+
+    With `ttl="1 hour"` a value is gone an hour after it was written last, by the clock of the host; with
+    `ttl_on="read"`, after it was written or read last. From then on no read finds it. Of a list or a map every entry
+    has its own time. A read counts when a tenth of the ttl has passed since the last touch that did: so a value may go
+    up to that much earlier. The ttl of a state may be another one, or none, when the job is started again."""
 
     def __init__(self, context: OperatorContext, keys: tuple[str, ...]) -> None:
         self.operator = context.operator
@@ -44,52 +57,92 @@ class ProcessContext:
         self.parallelism = context.parallelism
         self._context = context
         key_schema = pa.schema([context.input_schemas[0].field(key) for key in keys])
-        self._scope = Scope(make_keyed(key_schema, context), keys)
+        self._scope = Scope(make_keyed(key_schema, context), keys, Now(context.wall_ms))
         self._states: dict[str, State] = {}
         self._declared: dict[str, tuple[object, ...]] = {}
         self._opened = False
 
-    def value_state(self, name: str, schema: str | pa.Schema) -> ValueState:
+    def value_state(
+        self,
+        name: str,
+        schema: str | pa.Schema,
+        *,
+        ttl: str | timedelta | None = None,
+        ttl_on: TtlOn = "write",
+    ) -> ValueState:
         """One row per key."""
-        wanted = parse_schema(schema)
-        return self._declare(name, ValueState, ("value", wanted), wanted)
+        wanted, life = parse_schema(schema), self._ttl(name, ttl, ttl_on)
+        make = ProlongedValueState if _on_read(life) else ValueState
+        return self._declare(name, make, ("value", wanted), life, wanted)
 
-    def list_state(self, name: str, schema: str | pa.Schema) -> ListState:
-        """Any number of rows per key, in the order in which they were added."""
-        wanted = parse_schema(schema)
-        return self._declare(name, ListState, ("list", wanted), wanted)
+    def list_state(
+        self,
+        name: str,
+        schema: str | pa.Schema,
+        *,
+        ttl: str | timedelta | None = None,
+        ttl_on: TtlOn = "write",
+    ) -> ListState:
+        """Any number of rows per key, in the order in which they were added. Each has its own time to live."""
+        wanted, life = parse_schema(schema), self._ttl(name, ttl, ttl_on)
+        make = ProlongedListState if _on_read(life) else ListState
+        return self._declare(name, make, ("list", wanted), life, wanted)
 
     def map_state(
-        self, name: str, key_schema: str | pa.Schema, schema: str | pa.Schema
+        self,
+        name: str,
+        key_schema: str | pa.Schema,
+        schema: str | pa.Schema,
+        *,
+        ttl: str | timedelta | None = None,
+        ttl_on: TtlOn = "write",
     ) -> MapState:
-        """Rows per key, each under a map key of its own."""
+        """Rows per key, each under a map key of its own, and with its own time to live."""
         keys, wanted = parse_schema(key_schema), parse_schema(schema)
-        return self._declare(name, MapState, ("map", keys, wanted), keys, wanted)
+        life = self._ttl(name, ttl, ttl_on)
+        make = ProlongedMapState if _on_read(life) else MapState
+        return self._declare(name, make, ("map", keys, wanted), life, keys, wanted)
 
     def reducing_state(
-        self, name: str, schema: str | pa.Schema, function: Callable[[Row, Row], Any]
+        self,
+        name: str,
+        schema: str | pa.Schema,
+        function: Callable[[Row, Row], Any],
+        *,
+        ttl: str | timedelta | None = None,
+        ttl_on: TtlOn = "write",
     ) -> ReducingState:
         """One row per key, with which every row that is added is put together by the function."""
-        wanted = parse_schema(schema)
-        return self._declare(name, ReducingState, ("reducing", wanted), wanted, function)
+        wanted, life = parse_schema(schema), self._ttl(name, ttl, ttl_on)
+        return self._declare(name, ReducingState, ("reducing", wanted), life, wanted, function)
 
     def aggregating_state(
-        self, name: str, schema: str | pa.Schema, **aggregates: Aggregate
+        self,
+        name: str,
+        schema: str | pa.Schema,
+        *,
+        ttl: str | timedelta | None = None,
+        ttl_on: TtlOn = "write",
+        **aggregates: Aggregate,
     ) -> AggregatingState:
-        """Aggregates, as in `agg`, of the rows that are added to each key; `schema` is that of these rows."""
-        wanted = parse_schema(schema)
+        """Aggregates, as in `agg`, of the rows that are added to each key; `schema` is that of these rows. When the ttl
+        has passed since the last row was added, the next one begins anew."""
+        wanted, life = parse_schema(schema), self._ttl(name, ttl, ttl_on)
         means = ("aggregating", wanted, tuple(aggregates.items()))
-        return self._declare(name, AggregatingState, means, wanted, aggregates)
+        return self._declare(name, AggregatingState, means, life, wanted, aggregates)
+
+    def _ttl(self, name: str, ttl: str | timedelta | None, ttl_on: TtlOn) -> Ttl | None:
+        return parse_ttl(ttl, ttl_on, label_of(self.operator, name))
 
     def split_list_state(self, name: str, schema: str | pa.Schema) -> SplitListState:
         """Any number of rows of this subtask, whatever the key; shared out evenly when the parallelism changes."""
         wanted = parse_schema(schema)
-        return self._declare(name, SplitListState, ("split list", wanted), wanted)
+        return self._declare(name, SplitListState, ("split list", wanted), None, wanted)
 
     def union_list_state(self, name: str, schema: str | pa.Schema) -> UnionListState:
         """Any number of rows of this subtask, whatever the key; after a restore it sees those of all subtasks."""
         wanted = parse_schema(schema)
-        return self._declare(name, UnionListState, ("union list", wanted), wanted)
+        return self._declare(name, UnionListState, ("union list", wanted), None, wanted)
 
     if not TYPE_CHECKING:  # type checkers are to know what is above and nothing else
 
@@ -101,13 +154,18 @@ class ProcessContext:
             )
 
     def _declare(
-        self, name: str, make: Callable[..., Made], means: tuple[object, ...], *given: Any
+        self,
+        name: str,
+        make: Callable[..., Made],
+        means: tuple[object, ...],
+        ttl: Ttl | None,
+        *given: Any,
     ) -> Made:
         known: Any = self._states.get(name)
         if known is not None:
-            if self._declared[name] != means:
+            if self._declared[name] != (*means, ttl):
                 raise PlanError(
-                    f"{self.operator}: state {name!r} is declared twice with different schemas"
+                    f"{self.operator}: state {name!r} is declared twice with different schemas or ttls"
                 )
             return known  # type: ignore[no-any-return]
         if self._opened:
@@ -117,14 +175,14 @@ class ProcessContext:
             )
         if not isinstance(name, str) or not name:
             raise ConfigError(f"{self.operator}: {name!r} is not a name for a state; give a text")
-        made = make(Place(name, self._scope, self._context), *given)
-        self._states[name], self._declared[name] = made, means
+        made = make(Place(name, self._scope, self._context, ttl), *given)
+        self._states[name], self._declared[name] = made, (*means, ttl)
         return made
 
     def _finish_open(self) -> None:
         """Declared state and restored state must match: dropping some must be asked for."""
         self._opened = True
-        self._scope.keyed.loaded()
+        self._scope.keyed.settle()
         restored = {seg.state for snap in self._context.restored for seg in snap.segments}
         lost = sorted(restored - set(self._states))
         if lost and not self._context.allow_non_restored_state:
@@ -133,6 +191,10 @@ class ProcessContext:
                 f" longer declares; it declares: {', '.join(map(repr, self._states)) or '(nothing)'}."
                 f" Declare it again, or {LET_GO}, or {BEGIN_ANEW}"
             )
+
+
+def _on_read(ttl: Ttl | None) -> bool:
+    return ttl is not None and ttl.on_read
 
 
 class ProcessFunction(Protocol):
@@ -178,6 +240,7 @@ class Process(Operator):
         self._context._finish_open()
 
     def process(self, batch: pa.RecordBatch, port: int) -> Iterable[pa.RecordBatch]:
+        self._scope.tick()
         if self._vectorised:
             out = self._process_batch(batch)
         else:
@@ -188,6 +251,7 @@ class Process(Operator):
         return out
 
     def freeze(self, order: SnapshotOrder) -> FrozenOperator:
+        self._scope.tick()
         return FrozenOperator(tables=tuple(state.freeze(order) for state in self._states.values()))
 
     def close(self) -> None:

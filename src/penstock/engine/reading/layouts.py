@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from penstock.engine.operators.held_rows import ROW, held_rows
 from penstock.errors import CheckpointCorrupt
+from penstock.state.lifetime import TOUCHED, without_moments
 from penstock.state.results import Result, results_of
 from penstock.state.segments import GROUP_COLUMN
 from penstock.state.table import (
@@ -46,13 +47,13 @@ class Layout:
 
     def shown(self, stored: pa.RecordBatch) -> pa.RecordBatch:
         """Stored rows as people know them."""
-        *columns, groups = self._columns(stored)
+        *columns, groups = self._columns(without_moments(stored))
         return pa.RecordBatch.from_arrays([*columns, groups.cast(pa.int32())], schema=self.schema)
 
 
 def layout_of(stored: pa.Schema) -> Layout:
     """The layout of a state whose rows are stored with this schema."""
-    fields = [field for field in stored if field.name != GROUP_COLUMN]
+    fields = [field for field in stored if field.name not in (GROUP_COLUMN, TOUCHED.name)]
     if [field.name for field in fields] == [ROW] and pa.types.is_struct(fields[0].type):
         return _layout([], list(fields[0].type), _held)
     kind = (stored.metadata or {}).get(STATE_KIND)

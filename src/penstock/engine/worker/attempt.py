@@ -169,6 +169,7 @@ class Attempt:
                 carried(entry.partitioning, schemas[entry.operator]) for entry in node.inputs
             ),
             now_ms=self._clock.monotonic_ms,
+            wall_ms=self._clock.wall_ms,
             restored=_restored(snapshots, operator),
             read_segments=self._loading.read,
             to_driver=partial(self._collect, operator),

@@ -11,6 +11,8 @@ import pyarrow as pa
 from penstock.engine.operators.folding import restore_folds
 from penstock.engine.operators.row import Row, RowsToBatch, batch_rows
 from penstock.engine.operators.states.base import Place, nullable
+from penstock.engine.operators.states.expiry import make_expiry
+from penstock.engine.operators.states.prolonged import ProlongedValueState
 from penstock.engine.operators.states.value import ValueState, checked_values
 from penstock.errors import ConfigError, SchemaError
 from penstock.plan.keyhash import I64
@@ -37,7 +39,8 @@ class ReducingState:
             )
         self.schema = schema
         self._function = function
-        self._value = ValueState(place, schema)
+        prolonged = place.ttl is not None and place.ttl.on_read
+        self._value = (ProlongedValueState if prolonged else ValueState)(place, schema)
 
     def add(self, value: Sequence[Any] | Mapping[str, Any]) -> None:
         """Puts a row together with the one that is there; the first one is kept as it is."""
@@ -83,10 +86,13 @@ class AggregatingState:
             raise SchemaError(f"{place.label}: {error}") from error
         self._results = nullable(pa.schema(fields))
         columns = fold_schema(self._folds)
-        self._table = place.scope.keyed.table(self.kind, place.name, columns)
+        self._table = place.scope.keyed.table(self.kind, place.name, columns, place.lifetimes())
+        self._expiry = make_expiry(self._table, place.scope)
         self._to_batch = RowsToBatch(schema, place.label, "it was given")
         self._added: list[tuple[int, Sequence[Any]]] = []
-        restore_folds(self._folds, self._table, self._scope.keyed, place.context, place.label)
+        stored, keyed = place.stored(self._table), place.scope.keyed
+        restore_folds(stored, self._folds, self._table, keyed, place.context, place.label)
+        self._expiry.restored()
 
     # ---- one key at a time
 
@@ -100,6 +106,8 @@ class AggregatingState:
         at = self._place.position(_CALLS)
         self._flush()
         cell = self._scope.cells[at : at + 1]
+        self._expiry.evict(cell)
+        self._expiry.read(cell)
         if cell[0] < 0 or not self._table.present[cell[0]]:
             return None
         return next(batch_rows(self._read(cell)))
@@ -120,6 +128,8 @@ class AggregatingState:
     def get_batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """For every row of the batch, the results for its key; nulls where nothing was added."""
         cells = self._scope.find(batch)
+        self._expiry.evict(cells)
+        self._expiry.read(cells)
         there = (cells >= 0) & self._table.present.take(np.maximum(cells, 0))
         found = self._read(cells[there])
         rows = np.cumsum(there) - 1
@@ -146,6 +156,7 @@ class AggregatingState:
     def _fold(self, cells: I64, rows: pa.RecordBatch) -> None:
         if not len(cells):
             return
+        self._expiry.evict(cells)
         space, table = self._scope.keyed.space, self._table
         last = space.last_rows(cells)
         new = table.appear(cells.take(last))
@@ -161,4 +172,4 @@ class AggregatingState:
         cells = cells[cells >= 0]
         cells = cells[self._table.present.take(cells)]
         self._table.drop(cells)
-        self._scope.leave(cells)
+        self._scope.keyed.leave(cells)

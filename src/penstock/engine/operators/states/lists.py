@@ -11,6 +11,7 @@ import pyarrow as pa
 from penstock.engine.operators.keyed import keep_chain
 from penstock.engine.operators.row import Row, RowsToBatch, batch_rows, make_row
 from penstock.engine.operators.states.base import Place, nullable, required_columns
+from penstock.engine.operators.states.expiry import make_expiry, walk_living
 from penstock.engine.operators.states.value import checked_values
 from penstock.plan.keyhash import I64
 from penstock.protocol.messages import SnapshotOrder
@@ -40,8 +41,9 @@ class ListState:
         self._names: tuple[str, ...] = tuple(schema.names)
         self._to_batch = RowsToBatch(schema, place.label, "it was given")
         self._child = place.scope.keyed.child(
-            self.kind, place.name, pa.schema([POSITION]), nullable(schema)
+            self.kind, place.name, pa.schema([POSITION]), nullable(schema), place.lifetimes()
         )
+        self._expiry = make_expiry(self._child, place.scope)
         self._next = 0
         """The position of the next entry, whoever's it is."""
         self._lists: list[list[Row]] | None = None
@@ -83,7 +85,8 @@ class ListState:
 
     def get_batch(self, batch: pa.RecordBatch) -> Entries:
         """The entries of every row's key: those of the first row's, then those of the second one's, and so on."""
-        walked = self._child.walk(self._scope.find(batch))
+        walked = walk_living(self._child, self._scope.find(batch), self._expiry)
+        self._expiry.read(walked.cells)
         return Entries(int64_array(walked.positions), self._child.table.get(walked.cells))
 
     def add_batch(self, batch: pa.RecordBatch, values: pa.RecordBatch) -> None:
@@ -116,12 +119,12 @@ class ListState:
     def _drop(self, owners: I64) -> None:
         owners = owners[owners >= 0]
         self._child.drop(self._child.walk(owners).cells)
-        self._scope.leave(owners)
+        self._scope.keyed.leave(owners)
 
     def _loaded(self) -> list[list[Row]]:
         if self._lists is None:
             self._lists = [[] for _ in range(self._scope.count)]
-            walked = self._child.walk(self._scope.cells)
+            walked = walk_living(self._child, self._scope.cells, self._expiry)
             found = batch_rows(self._child.table.get(walked.cells))
             for at, row in zip(walked.positions.tolist(), found, strict=True):
                 if at not in self._replaced:
@@ -141,3 +144,4 @@ class ListState:
             ranks = positions.to_numpy(zero_copy_only=False)
             child.put_in_order(ranks)
             self._next = int(ranks.max()) + 1
+        self._expiry.restored()

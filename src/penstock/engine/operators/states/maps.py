@@ -11,6 +11,7 @@ import pyarrow as pa
 from penstock.engine.operators.keyed import keep_chain
 from penstock.engine.operators.row import Row, RowsToBatch, batch_rows, make_row, python_values
 from penstock.engine.operators.states.base import Place, nullable, required_columns
+from penstock.engine.operators.states.expiry import make_expiry, walk_living
 from penstock.engine.operators.states.value import checked_values, rows_at
 from penstock.errors import SchemaError
 from penstock.plan.keyhash import I64, is_key_type
@@ -46,13 +47,15 @@ class MapState:
         self._to_batch = RowsToBatch(schema, place.label, "it was given")
         self._to_keys = RowsToBatch(keys, f"{place.label}, map key", "it was given")
         self._child = place.scope.keyed.child(
-            self.kind, place.name, nullable(keys), nullable(schema)
+            self.kind, place.name, nullable(keys), nullable(schema), place.lifetimes()
         )
+        self._expiry = make_expiry(self._child, place.scope)
         self._maps: list[dict[tuple[Any, ...], Row]] | None = None
         self._changed: dict[tuple[int, tuple[Any, ...]], None] = {}
         for batch in place.restored(self._child.table, required_columns(schema)):
             place.scope.keyed.load_child(self._child, batch)
         keep_chain(self._child.table, place.context)
+        self._expiry.restored()
 
     # ---- one key at a time
 
@@ -100,7 +103,10 @@ class MapState:
 
     def get_batch(self, batch: pa.RecordBatch, keys: pa.RecordBatch) -> pa.RecordBatch:
         """For every row of the batch, the row of its key under the map key beside it; nulls where there is none."""
-        return rows_at(self._child.table, self._find(batch, keys, "get_batch"))
+        cells = self._find(batch, keys, "get_batch")
+        self._expiry.evict(cells)
+        self._expiry.read(cells)
+        return rows_at(self._child.table, cells)
 
     def put_batch(
         self, batch: pa.RecordBatch, keys: pa.RecordBatch, values: pa.RecordBatch
@@ -117,7 +123,8 @@ class MapState:
 
     def items_batch(self, batch: pa.RecordBatch) -> Items:
         """All entries of every row's key: those of the first row's, then those of the second one's, and so on."""
-        walked = self._child.walk(self._scope.find(batch))
+        walked = walk_living(self._child, self._scope.find(batch), self._expiry)
+        self._expiry.read(walked.cells)
         keys = pa.RecordBatch.from_arrays(
             self._child.keys_of(walked.cells), schema=nullable(self.key_schema)
         )
@@ -157,7 +164,7 @@ class MapState:
 
     def _drop(self, cells: I64, owners: I64) -> None:
         self._child.drop(cells[cells >= 0])
-        self._scope.leave(owners[owners >= 0])
+        self._scope.keyed.leave(owners[owners >= 0])
 
     def _key(self, key: Any) -> tuple[Any, ...]:
         return tuple(self._to_keys.values((key,) if len(self.key_schema) == 1 else key))
@@ -166,7 +173,7 @@ class MapState:
         at = self._place.position(_CALLS)
         if self._maps is None:
             self._maps = [{} for _ in range(self._scope.count)]
-            walked = self._child.walk(self._scope.cells)
+            walked = walk_living(self._child, self._scope.cells, self._expiry)
             keys = zip(*map(python_values, self._child.keys_of(walked.cells)), strict=True)
             rows = batch_rows(self._child.table.get(walked.cells))
             for owner, key, row in zip(walked.positions.tolist(), keys, rows, strict=True):

@@ -7,6 +7,7 @@ when the first of them gets a value for it, and goes when the last one has lost 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -14,19 +15,32 @@ import pyarrow as pa
 from penstock.plan.keyhash import I64
 from penstock.state.flat import int64_array, take_rows
 from penstock.state.keyed import Keyed
+from penstock.state.lifetime import Now
+
+
+class Expiring(Protocol):
+    def sweep(self) -> None:
+        """Drops a few of the rows that are over."""
+        ...
 
 
 class Scope:
-    def __init__(self, keyed: Keyed, names: tuple[str, ...]) -> None:
+    def __init__(self, keyed: Keyed, names: tuple[str, ...], now: Now) -> None:
         self.keyed = keyed
+        self.now = now
+        self.expiring: list[Expiring] = []
+        """The states whose rows have a time to live."""
         self.current = -1
         """Which key of the batch is being processed; -1 where none is."""
         self._names = names
         self._keys: Sequence[pa.Array] = ()
         self._cells: I64 | None = None
         self._batch: pa.RecordBatch | None = None
-        self._left: list[I64] = []
-        """Cells that a state has nothing for any more."""
+
+    def tick(self) -> None:
+        """A batch or a snapshot begins: time goes on."""
+        if self.expiring:
+            self.now.tick()
 
     # ---- one key at a time
 
@@ -76,13 +90,9 @@ class Scope:
 
     # ---- the end of a batch
 
-    def leave(self, cells: I64) -> None:
-        """A state has nothing for these keys any more."""
-        self._left.append(cells)
-
     def end(self) -> None:
         self.current = -1
         self._keys, self._cells, self._batch = (), None, None
-        if self._left:
-            self.keyed.vacate(np.unique(np.concatenate(self._left)))
-            self._left = []
+        for state in self.expiring:
+            state.sweep()
+        self.keyed.settle()

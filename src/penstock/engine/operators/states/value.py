@@ -17,6 +17,7 @@ from penstock.engine.operators.keyed import keep_chain
 from penstock.engine.operators.row import Row, RowsToBatch, batch_rows, make_row
 from penstock.engine.operators.rows import checked_batch
 from penstock.engine.operators.states.base import Place, nullable, required_columns
+from penstock.engine.operators.states.expiry import make_expiry
 from penstock.errors import PlanError
 from penstock.plan.keyhash import I64
 from penstock.protocol.messages import SnapshotOrder
@@ -37,12 +38,16 @@ class ValueState:
         self._scope = place.scope
         self._names: tuple[str, ...] = tuple(schema.names)
         self._to_batch = RowsToBatch(schema, place.label, "it was given")
-        self._table = place.scope.keyed.table(self.kind, place.name, nullable(schema))
+        self._table = place.scope.keyed.table(
+            self.kind, place.name, nullable(schema), place.lifetimes()
+        )
+        self._expiry = make_expiry(self._table, place.scope)
         self._rows: list[Row | None] | None = None
         self._changed: dict[int, None] = {}
         for batch in place.restored(self._table, required_columns(schema)):
             place.scope.keyed.load(self._table, batch)
         keep_chain(self._table, place.context)
+        self._expiry.restored()
 
     # ---- one key at a time
 
@@ -71,7 +76,10 @@ class ValueState:
 
     def get_batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """For every row of the batch, the row of its key; nulls where there is none."""
-        return rows_at(self._table, self._scope.find(batch))
+        cells = self._scope.find(batch)
+        self._expiry.evict(cells)
+        self._expiry.read(cells)
+        return rows_at(self._table, cells)
 
     def update_batch(self, batch: pa.RecordBatch, values: pa.RecordBatch) -> None:
         """Sets the row of every key in the batch; where a key comes several times its last value counts."""
@@ -107,12 +115,13 @@ class ValueState:
         cells = cells[cells >= 0]
         cells = cells[self._table.present.take(cells)]
         self._table.drop(cells)
-        self._scope.leave(cells)
+        self._scope.keyed.leave(cells)
 
     def _loaded(self) -> list[Row | None]:
         self._place.position(_CALLS)
         if self._rows is None:
             cells = self._scope.cells
+            self._expiry.evict(cells)
             there = np.flatnonzero(cells >= 0)
             there = there[self._table.present.take(cells.take(there))]
             self._rows = [None] * len(cells)
