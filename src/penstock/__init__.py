@@ -52,6 +52,7 @@ from penstock.engine.operators.row import Row
 from penstock.engine.operators.states.folded import AggregatingState, ReducingState
 from penstock.engine.operators.states.lists import ListState
 from penstock.engine.operators.states.maps import MapState
+from penstock.engine.operators.states.unkeyed import SplitListState, UnionListState
 from penstock.engine.operators.states.value import ValueState
 from penstock.errors import (
     CheckpointCorrupt,
@@ -120,10 +121,12 @@ __all__ = [
     "Source",
     "SourceContext",
     "SourceReader",
+    "SplitListState",
     "Spread",
     "StorageError",
     "Stream",
     "SubtaskInfo",
+    "UnionListState",
     "UpsertFileSink",
     "ValueState",
     "Wait",

@@ -282,6 +282,25 @@ def test_an_aggregating_state_changes_as_an_agg_does(chain: bool) -> None:
         processing(declare(n=pen.count(), low=pen.max("v")), read, restored)
 
 
+@chained
+@pytest.mark.parametrize("before", [None, "1 hour"])
+@pytest.mark.parametrize("after", [None, "2 hours"])
+def test_aggregates_and_a_time_to_live_change_together(
+    before: str | None, after: str | None, chain: bool
+) -> None:
+    """S8, S10: the moment of a row is no aggregate, and no reason to refuse it."""
+
+    def declare(ttl: str | None, **aggregates: Aggregate) -> Callable[[Any], Any]:
+        return lambda ctx: ctx.aggregating_state("s", "v INT", ttl=ttl, **aggregates)
+
+    old = processing(declare(before, n=pen.count()), lambda s, row: s.add((row.v,)))
+    restored = in_checkpoint(old, chain)
+    more = declare(after, top=pen.max("v"), n=pen.count())
+    now = processing(more, lambda s, row: (s.add((row.v,)), tuple(s.get()))[1], restored)
+    assert got(now, rows((0, 3, "", None))) == ["(3, 3)" if chain else "(3, 2)"]
+    assert not any(segment.delta for segment in now.checkpoint().segments)
+
+
 # ---- columns of users' states
 
 

@@ -25,6 +25,7 @@ from tests.mutants import (
     stores,
     tables,
     ttl,
+    unkeyed,
 )
 from tests.mutants.registry import MUTANTS, Mutant
 
@@ -53,4 +54,5 @@ __all__ = [
     "stores",
     "tables",
     "ttl",
+    "unkeyed",
 ]

@@ -27,7 +27,10 @@ BELOW_PREFIX = "below."
 """Of a key below the operator's key: the position in a list, the key of a map."""
 VALUE_PREFIX = "value."
 STATE_KIND = b"penstock.state"
-"""In the schema of stored rows, for readers that do not know the job: aggregate, value, list or map."""
+"""In the schema of stored rows, for readers that do not know the job: aggregate, value, list or map, or one of those
+without a key."""
+SPLIT_LIST, UNION_LIST = "split list", "union list"
+"""States of subtasks, not of keys: in the place of key groups they have the number of the subtask."""
 
 
 class Table:

@@ -9,6 +9,7 @@ import pyarrow as pa
 from penstock.engine.operators.base import FrozenOperator, Operator, OperatorContext
 from penstock.engine.operators.folding import restore_folds
 from penstock.engine.operators.keyed import make_keyed
+from penstock.engine.operators.states.base import label_of
 from penstock.protocol.messages import SnapshotOrder
 from penstock.state.aggregates import Aggregate, result_schema
 from penstock.state.choose import fold_schema, make_folds
@@ -39,8 +40,8 @@ class RunningAggregate(Operator):
         key_schema = pa.schema([schema.field(i) for i in self._key_columns])
         self._keyed = make_keyed(key_schema, context)
         self._table = self._keyed.table(STATE, STATE, fold_schema(self._folds))
-        label = f"{context.operator}, state {STATE!r}"
-        restore_folds(self._folds, self._table, self._keyed, context.rows_of(STATE), context, label)
+        label = label_of(context.operator, STATE)
+        restore_folds(context.rows_of(STATE), self._folds, self._table, self._keyed, context, label)
         self._keyed.settle()
 
     def process(self, batch: pa.RecordBatch, port: int) -> Iterable[pa.RecordBatch]:

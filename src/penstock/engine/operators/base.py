@@ -42,7 +42,8 @@ class OperatorContext:
     wall_ms: Callable[[], float]
     """Milliseconds since 1970, which mean the same on every host; may jump."""
     restored: tuple[OperatorSnapshot, ...]
-    """This operator's snapshots from every old subtask; empty on a fresh start."""
+    """This operator's snapshots from every old subtask, in the order of their indices: there are as many as the old
+    parallelism was. Empty on a fresh start."""
     read_segments: Callable[[Sequence[Segment], range], Iterable[pa.RecordBatch]]
     """The verified rows of segments, in order, whose key groups are in the range. What comes next is fetched while the
     operator is busy with what it got: segments of one state are best read together."""
@@ -58,8 +59,12 @@ class OperatorContext:
 
     def rows_of(self, state: str) -> Iterable[pa.RecordBatch]:
         """What was restored of a state, from every old subtask, as far as it is this subtask's now."""
-        found = [each for part in self.restored for each in part.segments if each.state == state]
+        found = [segment for part in self.parts_of(state) for segment in part]
         return self.read_segments(found, self.key_groups)
+
+    def parts_of(self, state: str) -> list[list[Segment]]:
+        """The segments of a state, by the old subtask that wrote them."""
+        return [[each for each in part.segments if each.state == state] for part in self.restored]
 
     @property
     def key_groups(self) -> range:

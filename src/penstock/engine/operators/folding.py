@@ -30,16 +30,16 @@ from penstock.state.table import VALUE_PREFIX, Table
 
 
 def restore_folds(
+    stored: Iterable[pa.RecordBatch],
     folds: Sequence[Fold],
     table: Table,
     keyed: Keyed,
-    batches: Iterable[pa.RecordBatch],
     context: OperatorContext,
     label: str,
 ) -> None:
-    """Fills the table that the folds are kept in."""
+    """Fills the table that the folds are kept in with the rows of a snapshot."""
     may_lose = context.allow_non_restored_state
-    for batch in batches:
+    for batch in stored:
         _refuse_other_aggregates(batch.schema, table.schema, label, may_lose=may_lose)
         keyed.load(table, evolved(batch, table.schema, label, may_lose=True))
     keep_chain(table, context)

@@ -31,6 +31,7 @@ from penstock.engine.operators.states.prolonged import (
     ProlongedValueState,
 )
 from penstock.engine.operators.states.scope import Scope
+from penstock.engine.operators.states.unkeyed import SplitListState, UnionListState
 from penstock.engine.operators.states.value import ValueState
 from penstock.errors import ConfigError, PlanError
 from penstock.plan.schema import parse_schema
@@ -133,12 +134,23 @@ class ProcessContext:
     def _ttl(self, name: str, ttl: str | timedelta | None, ttl_on: TtlOn) -> Ttl | None:
         return parse_ttl(ttl, ttl_on, label_of(self.operator, name))
 
+    def split_list_state(self, name: str, schema: str | pa.Schema) -> SplitListState:
+        """Any number of rows of this subtask, whatever the key; shared out evenly when the parallelism changes."""
+        wanted = parse_schema(schema)
+        return self._declare(name, SplitListState, ("split list", wanted), None, wanted)
+
+    def union_list_state(self, name: str, schema: str | pa.Schema) -> UnionListState:
+        """Any number of rows of this subtask, whatever the key; after a restore it sees those of all subtasks."""
+        wanted = parse_schema(schema)
+        return self._declare(name, UnionListState, ("union list", wanted), None, wanted)
+
     if not TYPE_CHECKING:  # type checkers are to know what is above and nothing else
 
         def __getattr__(self, name: str) -> Any:
             raise AttributeError(
                 f"ctx.{name} is not there (yet); a function has ctx.value_state, ctx.list_state, ctx.map_state,"
-                " ctx.reducing_state and ctx.aggregating_state, ctx.operator, ctx.index and ctx.parallelism"
+                " ctx.reducing_state, ctx.aggregating_state, ctx.split_list_state and ctx.union_list_state,"
+                " ctx.operator, ctx.index and ctx.parallelism"
             )
 
     def _declare(

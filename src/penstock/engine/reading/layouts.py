@@ -1,7 +1,7 @@
 """How rows of state look to people: the key's columns, the values as the job itself knows them, and the key group.
 
-What lies in a checkpoint has marks before the names, and columns that only the engine needs. There are three layouts:
-aggregates, the other states of own functions, and rows that wait for a sink.
+What lies in a checkpoint has marks before the names, and columns that only the engine needs. There are four layouts:
+aggregates, the other states of own functions by key, those by subtask, and rows that wait for a sink.
 """
 
 from __future__ import annotations
@@ -17,14 +17,24 @@ from penstock.errors import CheckpointCorrupt
 from penstock.state.lifetime import TOUCHED, without_moments
 from penstock.state.results import Result, results_of
 from penstock.state.segments import GROUP_COLUMN
-from penstock.state.table import BELOW_PREFIX, KEY_PREFIX, STATE_KIND, VALUE_PREFIX
+from penstock.state.table import (
+    BELOW_PREFIX,
+    KEY_PREFIX,
+    SPLIT_LIST,
+    STATE_KIND,
+    UNION_LIST,
+    VALUE_PREFIX,
+)
 
 GROUP = "key_group"
+SUBTASK = "subtask"
+"""Where there is no key: whose entry it is."""
+_BY_SUBTASK = (SPLIT_LIST.encode(), UNION_LIST.encode())
 
 
 @dataclass(frozen=True)
 class Layout:
-    """`schema` has the columns of the key first and the key group last."""
+    """`schema` has the columns of the key first and the key group, or what stands in its place, last."""
 
     schema: pa.Schema
     keys: tuple[str, ...]
@@ -46,8 +56,12 @@ def layout_of(stored: pa.Schema) -> Layout:
     fields = [field for field in stored if field.name not in (GROUP_COLUMN, TOUCHED.name)]
     if [field.name for field in fields] == [ROW] and pa.types.is_struct(fields[0].type):
         return _layout([], list(fields[0].type), _held)
+    kind = (stored.metadata or {}).get(STATE_KIND)
+    if kind in _BY_SUBTASK:
+        named = [field.with_name(field.name.removeprefix(VALUE_PREFIX)) for field in fields]
+        return _layout([], named, _as_stored, SUBTASK)
     keys, values = _keys_and_values(fields)
-    if (stored.metadata or {}).get(STATE_KIND) != b"aggregate":
+    if kind != b"aggregate":
         return _layout(keys, values, _as_stored)
     results = results_of(values)
     return _layout(keys, [each.field for each in results], partial(_aggregated, results))
@@ -87,8 +101,9 @@ def _layout(
     keys: Sequence[pa.Field],
     values: Sequence[pa.Field],
     columns: Callable[[pa.RecordBatch], Sequence[pa.Array]],
+    last: str = GROUP,
 ) -> Layout:
-    group = pa.field(GROUP, pa.int32(), nullable=False)
+    group = pa.field(last, pa.int32(), nullable=False)
     names = distinct(field.name for field in (*keys, *values, group))
     fields = [
         pa.field(name, field.type, field.nullable)

@@ -90,10 +90,8 @@ class AggregatingState:
         self._expiry = make_expiry(self._table, place.scope)
         self._to_batch = RowsToBatch(schema, place.label, "it was given")
         self._added: list[tuple[int, Sequence[Any]]] = []
-        stored = place.stored(self._table)
-        restore_folds(
-            self._folds, self._table, self._scope.keyed, stored, place.context, place.label
-        )
+        stored, keyed = place.stored(self._table), place.scope.keyed
+        restore_folds(stored, self._folds, self._table, keyed, place.context, place.label)
         self._expiry.restored()
 
     # ---- one key at a time
