@@ -79,12 +79,20 @@ def test_a_checkpoint_needs_a_directory(directory: Any) -> None:
     [
         ("changelog", True),
         ("backend", "rocksdb"),
-        ("local_recovery", True),
     ],
 )
 def test_what_is_not_there_yet_says_so(field: str, value: Any) -> None:
     with pytest.raises(pen.ConfigError, match=f"CheckpointConfig.{field}=.* is not supported yet"):
         pen.CheckpointConfig("chk/", **{field: value})
+
+
+def test_local_copies_need_files_to_copy() -> None:
+    """R4: a setting that could have no effect is refused."""
+    assert pen.CheckpointConfig("chk/", local_recovery=True).local_recovery
+    with pytest.raises(pen.ConfigError, match="local_recovery=True needs a directory"):
+        pen.CheckpointConfig("memory:", local_recovery=True)
+    with pytest.raises(pen.ConfigError, match="neither True nor False"):
+        pen.CheckpointConfig("chk/", local_recovery="yes")  # type: ignore[arg-type]
 
 
 def test_unaligned_goes_alone_or_with_a_timeout_after_which_it_applies() -> None:

@@ -13,7 +13,7 @@ from penstock.engine.operators.base import FrozenOperator, OperatorContext
 from penstock.engine.operators.held_rows import FrozenRows, held_rows
 from penstock.engine.spec import InDriver
 from penstock.engine.worker.inputs import ChannelRows
-from penstock.engine.worker.snapshots import WriteWork, read_inflight, reader
+from penstock.engine.worker.snapshots import WriteWork, fetch_from, read_inflight, reader
 from penstock.engine.worker.subtask import Taken
 from penstock.errors import StorageError
 from penstock.ports.control import LaunchEnded
@@ -49,7 +49,7 @@ def test_state_of_any_size_that_fits_travels_in_the_acknowledgement() -> None:
     assert segment.inline is not None and len(segment.inline) > 16_384 and not segment.file
     (back,) = reader(None)(segment, range(8))
     assert numbers(held_rows(back)) == numbers(MANY)
-    (rows_back,) = read_inflight(None, told.inflight[0], SCHEMA)
+    (rows_back,) = read_inflight(fetch_from(None), told.inflight[0], SCHEMA)
     assert numbers(rows_back) == numbers(MANY)
 
 

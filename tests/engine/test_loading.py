@@ -14,6 +14,7 @@ from penstock.engine.operators.base import OperatorContext
 from penstock.engine.spec import JobSpec
 from penstock.engine.worker.loading import Loading
 from penstock.engine.worker.segment_files import SegmentFiles
+from penstock.engine.worker.snapshots import fetch_from
 from penstock.engine.worker.worker import Worker
 from penstock.errors import CheckpointCorrupt, SchemaError
 from penstock.plan.physical import make_plan
@@ -71,7 +72,7 @@ class Restore:
         self.store, self.clock, self.told = MemoryStore(), ManualClock(), []
         self.snapshots = tuple(stored(self.store, slot) for slot in (0, 1))
         self.deploy = Deploy(AttemptId(3), SlotId(0), ONE, self.snapshots)
-        made = (self.deploy, self.store, background or Backwards(), self.clock)
+        made = (self.deploy, fetch_from(self.store), background or Backwards(), self.clock)
         self.loading = Loading(*made, self.told.append)
         self.segments = [s for part in self.snapshots for s in part.operators["work"].segments]
 

@@ -10,7 +10,7 @@ import pytest
 from penstock.engine.operators.base import FrozenOperator
 from penstock.engine.worker.inputs import ChannelRows, Input
 from penstock.engine.worker.restoring import restore_inflight
-from penstock.engine.worker.snapshots import WriteWork
+from penstock.engine.worker.snapshots import WriteWork, fetch_from
 from penstock.engine.worker.subtask import Taken
 from penstock.errors import CheckpointCorrupt, PlanError
 from penstock.plan.graph import Hash, LogicalGraph, Node, Partitioning, Rebalance
@@ -58,7 +58,7 @@ def restored(
     """What each channel of this slot's subtask has in its queue, by the index of its sender; and what goes before."""
     channels = made.inputs(SubtaskId(1, slot))
     inputs = [Input(c, made.edges[c.edge].port, ShortChannel(1)) for c in channels]
-    rescued = restore_inflight("work", snapshots, inputs, made, SlotId(slot), store)
+    rescued = restore_inflight("work", snapshots, inputs, made, SlotId(slot), fetch_from(store))
     first = {NO_SOURCE: [x for entry in rescued for x in numbers(entry.rows.data)]}
     queued = {
         entry.id.source: [x for f in entry.queue if isinstance(f, Batch) for x in numbers(f.data)]

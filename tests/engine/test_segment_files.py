@@ -12,7 +12,7 @@ import pytest
 from penstock.engine.operators.base import FrozenOperator
 from penstock.engine.worker.inputs import ChannelRows
 from penstock.engine.worker.segment_files import SegmentFiles
-from penstock.engine.worker.snapshots import WriteWork, read_inflight, reader
+from penstock.engine.worker.snapshots import WriteWork, fetch_from, read_inflight, reader
 from penstock.engine.worker.subtask import Taken
 from penstock.errors import StorageError
 from penstock.protocol.ids import AttemptId, CheckpointId, SlotId, SubtaskId
@@ -84,7 +84,7 @@ def test_what_is_shared_lies_in_a_file_of_its_own() -> None:
     segments = told.operators["op"].segments
     assert [segment.file for segment in segments] == [SHARED, OWN, SHARED]
     assert values(store, *segments) == [1, 2, 3]
-    flying = [read_inflight(store, entry, SCHEMA) for entry in told.inflight]
+    flying = [read_inflight(fetch_from(store), entry, SCHEMA) for entry in told.inflight]
     assert [batch["x"].to_pylist() for batches in flying for batch in batches] == [[7], [8], [9]]
     assert {entry.segment.file for entry in told.inflight} == {OWN}
 

@@ -19,6 +19,7 @@ from penstock.protocol.ids import WorkerId
 from penstock.protocol.lifecycle import LifecycleConfig
 from penstock.protocol.messages import FromWorker, ToWorker
 from penstock.protocol.phases import Outcome
+from penstock.storage.local_copies import LocalCopies
 from penstock.storage.memory import MemoryStore
 from penstock.wire import paths
 from tests.engine.kit import (
@@ -119,6 +120,8 @@ class Job:
         mode: Mode = Mode.EXACTLY_ONCE,
         deploy_timeout_ms: int = 600_000,
         in_driver: InDriver | None = None,
+        copies: LocalCopies | None = None,
+        inline_bytes_max: int = 16_384,
         **coordinator: Any,
     ) -> None:
         self.clock, self.background = ManualClock(), background or HeldBackground()
@@ -127,6 +130,8 @@ class Job:
         opened = (lambda: self.store) if durable and in_driver is None else None
         self.origin = origin or self.store
         opens: dict[str, Any] = {"open_origin": lambda root: self.origin, "in_driver": in_driver}
+        opens["open_copies"] = None if copies is None else lambda: copies
+        opens["inline_bytes_max"] = inline_bytes_max
         spec = JobSpec("job", plan, mode, buffer_timeout_ms=0.0, open_store=opened, **opens)
         self.workers = OneThread(
             lambda link: Worker(lambda: spec, link, NoHost(), self.clock, self.background)

@@ -207,9 +207,9 @@ def checksums_are_not_looked_at() -> AbstractContextManager[None]:
     original = segments.read_batch
 
     def read_batch(segment: Any, block: Any, schema: Any, fetch: Any) -> Any:
-        data = fetch(block.offset, block.length)
+        data = fetch(block)
         there = replace(block, checksum=xxhash.xxh3_128_hexdigest(data))
-        return original(segment, there, schema, lambda at, size: data)
+        return original(segment, there, schema, lambda _: data)
 
     return together(
         swapped(segments, "read_batch", read_batch), swapped(channel_rows, "read_batch", read_batch)

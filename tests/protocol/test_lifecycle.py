@@ -359,6 +359,23 @@ def test_surviving_workers_keep_their_slots() -> None:
     }
 
 
+def test_a_slot_that_lost_its_worker_stays_on_its_host_if_somebody_is_there() -> None:
+    """R4: copies of its state may be on that host's disk."""
+    made = gathering()
+    made.joined(W0, 0, 1.0, "a")
+    made.joined(W1, 1, 2.0, "b")
+    made.claimed(E1, NONE, None, 3.0)
+    made.left(W0, "killed", 10.0)
+    made.left(W1, "killed", 10.0)
+    made.joined(W2, 0, 50.0, "b")
+    made.joined(W3, 1, 50.0, "c")
+    made.tick(110.0)
+    assert set(made.claimed(E2, NONE, None, 120.0)) == {
+        SendDeploy(W2, SlotId(1), E2),
+        SendDeploy(W3, SlotId(0), E2),
+    }
+
+
 # ---- failures
 
 

@@ -94,8 +94,8 @@ PLACES: dict[str, tuple[dict[str, Any], str, Any]] = {
 }
 """Per option: what is set, where it has to arrive, and as what."""
 
-ELSEWHERE = {"directory", "storage_options", *_NOT_YET}
-"""The first two have tests below; the others have no effect yet."""
+ELSEWHERE = {"directory", "storage_options", "local_recovery", *_NOT_YET}
+"""The first three have tests below; the others have no effect yet."""
 
 
 def found(manager: JobManager, place: str) -> Any:
@@ -157,6 +157,19 @@ def test_the_directory_reaches_the_job_as_a_path_that_workers_understand(
     monkeypatch.chdir("/")
     assert spec.open_store is not None
     assert spec.open_store().list() == ["job.json"]
+
+
+def test_local_copies_are_opened_where_they_are_asked_for_and_by_the_identity_of_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R4: two jobs of one name in two directories never meet."""
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
+    for folder in ("a", "b", "a"):
+        spec = started(pen.CheckpointConfig(tmp_path / folder, local_recovery=True))._spec
+        assert spec.open_copies is not None
+        assert spec.open_copies() is not None
+    assert len(list(tmp_path.glob("penstock-copies-job-*"))) == 2
+    assert started(pen.CheckpointConfig(tmp_path / "a"))._spec.open_copies is None
 
 
 def test_storage_options_reach_every_store_of_the_job(monkeypatch: pytest.MonkeyPatch) -> None:

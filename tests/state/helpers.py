@@ -78,7 +78,9 @@ def segments_of(frozen: Frozen) -> tuple[Segment, ...]:
 def read_segment(segment: Segment, groups: range) -> Iterable[pa.RecordBatch]:
     data = segment.inline
     assert data is not None
-    return read_blocks(segment, groups, lambda offset, length: data[offset : offset + length])
+    return read_blocks(
+        segment, groups, lambda block: data[block.offset : block.offset + block.length]
+    )
 
 
 def rows_of(frozen: Frozen, groups: range = range(MAX_PARALLELISM)) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import CheckpointCorrupt
-from penstock.protocol.snapshot import Segment
+from penstock.protocol.snapshot import Block, Segment
 from penstock.state import segments
 from penstock.state.segments import block_bounds, read_blocks
 from tests.state.helpers import Kept, inline_out, read_segment, segment_of
@@ -61,9 +61,9 @@ def test_ranges_read_by_different_subtasks_partition_the_rows(monkeypatch) -> No
     assert len(segment.blocks) > 10
     fetched = []
 
-    def fetch(offset: int, length: int) -> bytes:
-        fetched.append(offset)
-        return segment.inline[offset : offset + length]
+    def fetch(block: Block) -> bytes:
+        fetched.append(block.offset)
+        return segment.inline[block.offset : block.offset + block.length]
 
     parts = []
     for groups in (range(43), range(43, 44), range(44, 128)):
@@ -122,7 +122,7 @@ def test_sizes_that_no_block_has_are_refused_before_anything_is_read(
     (block,) = segment.blocks
     wrong = dataclasses.replace(segment, blocks=(dataclasses.replace(block, **change),))
 
-    def fetch(offset: int, length: int) -> bytes:
+    def fetch(block: Block) -> bytes:
         raise AssertionError("nothing may be read")
 
     with pytest.raises(CheckpointCorrupt, match="metadata is damaged"):
@@ -137,7 +137,7 @@ def test_a_block_with_a_right_checksum_and_wrong_contents_is_refused() -> None:
     forged = dataclasses.replace(block, length=len(junk), checksum=xxhash.xxh3_128_hexdigest(junk))
     wrong = dataclasses.replace(segment, blocks=(forged,))
     with pytest.raises(CheckpointCorrupt):
-        list(read_blocks(wrong, range(128), lambda offset, length: junk))
+        list(read_blocks(wrong, range(128), lambda block: junk))
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ Duration: TypeAlias = str | timedelta
 Mode: TypeAlias = Literal["exactly_once", "at_least_once"]
 Compression: TypeAlias = Literal["zstd"]
 Retain: TypeAlias = Literal["retain_on_cancel", "delete_on_cancel", "never_retain"]
-_NOT_YET = ("backend", "changelog", "local_recovery")
+_NOT_YET = ("backend", "changelog")
 _GIVEN = "_given"
 _Config = TypeVar("_Config")
 
@@ -64,6 +64,7 @@ class CheckpointConfig:
     incremental: bool = True
     changelog: bool = False
     local_recovery: bool = False
+    """Workers keep a second copy of their state on their own disks, and read that back first after a failure."""
     inflight_bytes_max: int = 256 << 20
     """The most rows in flight that one subtask may have in an unaligned checkpoint, in bytes. Beyond it that
     checkpoint is given up, without counting as failed, and the next one is aligned."""
@@ -87,8 +88,14 @@ class CheckpointConfig:
         whole_number(self.keep, "CheckpointConfig.keep", 1, 10_000)
         truth_value(self.incremental, "CheckpointConfig.incremental")
         truth_value(self.unaligned, "CheckpointConfig.unaligned")
+        truth_value(self.local_recovery, "CheckpointConfig.local_recovery")
         whole_number(self.inflight_bytes_max, "CheckpointConfig.inflight_bytes_max", 1, 1 << 40)
         self._check_unaligned()
+        if self.local_recovery and self.in_memory:
+            raise ConfigError(
+                f"CheckpointConfig.local_recovery=True needs a directory: with {MEMORY!r} all state travels with the"
+                " driver's messages, and there are no files to copy. Leave it out."
+            )
 
     def __repr__(self) -> str:
         shown = [f"{spec.name}={getattr(self, spec.name)!r}" for spec in fields(self) if spec.repr]

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from penstock.cli.stored import show_damage
 from penstock.engine.reading.stored import open_stored
-from penstock.engine.worker.snapshots import read_inflight, reader
+from penstock.engine.worker.snapshots import fetch_from, read_inflight, reader
 from penstock.errors import StorageError
 from penstock.protocol.snapshot import InFlight, Segment
 from penstock.state.segments import read_schema
@@ -72,4 +72,4 @@ def _reads(manifest: Manifest, store: FilesystemStore) -> list[tuple[Segment, Re
 
 
 def _read_rows(store: FilesystemStore, inflight: InFlight) -> Iterable[object]:
-    return read_inflight(store, inflight, read_schema(inflight.segment))
+    return read_inflight(fetch_from(store), inflight, read_schema(inflight.segment))

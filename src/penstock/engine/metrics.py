@@ -10,6 +10,9 @@ ROWS_IN, ROWS_OUT = "penstock_records_in_total", "penstock_records_out_total"
 BACK_PRESSURE, LAG = "penstock_back_pressure", "penstock_source_lag"
 STATE_ROWS, STATE_BYTES = "penstock_state_rows", "penstock_state_bytes"
 
+RESTORED_BYTES = "penstock_restored_bytes_total"
+COPIES_LOST = "penstock_local_copies_lost_total"
+
 
 def series(name: str, **labels: object) -> str:
     """As Prometheus writes it: `name{label="value"}`."""

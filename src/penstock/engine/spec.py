@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from penstock.plan.physical import PhysicalPlan
 from penstock.ports.store import CheckpointStore
+from penstock.storage.local_copies import LocalCopies
 
 
 class Mode(StrEnum):
@@ -37,6 +38,8 @@ class JobSpec:
     buffer_timeout_ms: float = 10.0
     open_store: Callable[[], CheckpointStore] | None = None
     open_origin: Callable[[str], CheckpointStore] | None = None
+    open_copies: Callable[[], LocalCopies | None] | None = None
+    """Opens the copies of the job's state on the disk of the host that this is called on; None where that cannot be."""
     in_driver: InDriver | None = None
     location: str = ""
     """Where the job's own directory is, fit to be shown to people."""

@@ -87,6 +87,7 @@ class Member:
     """A registered worker. `attempt` is what it was last told to run and has not dropped."""
 
     launch: int
+    host: str = ""
     slot: SlotId | None = None
     attempt: AttemptId | None = None
 
@@ -115,6 +116,8 @@ class JobMachine:
         self.stop_wanted = False
         self.attempts = 0
         self._runs_since_ms = 0.0
+        self._homes: dict[SlotId, str] = {}
+        """The host that each slot was on last."""
         self._next_launch = 0
         self._launch_failures = 0
         self._silent_launches = 0
@@ -150,13 +153,13 @@ class JobMachine:
 
     # ---- workers
 
-    def joined(self, worker: WorkerId, launch: int, now_ms: float) -> list[Action]:
+    def joined(self, worker: WorkerId, launch: int, now_ms: float, host: str = "") -> list[Action]:
         if isinstance(self.phase, Ending | Ended):
             return [SendLeave(worker)]
         if launch not in self.launches:
             return [SendLeave(worker), CancelLaunch(launch)]
         self.launches[launch] = Launch(None, was_here=True)
-        self.members[worker] = Member(launch)
+        self.members[worker] = Member(launch, host)
         self._launch_failures = self._silent_launches = 0
         return self._advance(now_ms)
 
@@ -274,6 +277,7 @@ class JobMachine:
         self.attempts += 1
         for worker, slot in crew.items():
             self.members[worker] = replace(self.members[worker], slot=slot, attempt=attempt)
+            self._homes[slot] = self.members[worker].host
         until_ms = now_ms + self.config.deploy_timeout_ms
         self.phase = Deploying(attempt, restored, kind, frozenset(crew), {}, until_ms)
         return [SendDeploy(worker, slot, attempt) for worker, slot in crew.items()]
@@ -473,7 +477,8 @@ class JobMachine:
         return [NotReady(phase.attempt, late, reason), *self._failed(reason, now_ms)]
 
     def _crew(self) -> dict[WorkerId, SlotId] | None:
-        """A clean worker for every slot, each in the slot it had; None when there are too few."""
+        """A clean worker for every slot, each in the slot it had; to others a worker on the host where they were, which
+        may have copies of their state. None when there are too few."""
         clean = {w: m for w, m in sorted(self.members.items()) if m.attempt is None}
         crew: dict[WorkerId, SlotId] = {}
         free = {SlotId(i) for i in range(self.config.slots)}
@@ -484,6 +489,12 @@ class JobMachine:
         idle = [worker for worker in clean if worker not in crew]
         if len(idle) < len(free):
             return None
+        for slot in sorted(free):
+            near = [w for w in idle if clean[w].host == self._homes.get(slot)]
+            if near:
+                crew[near[0]] = slot
+                idle.remove(near[0])
+                free.discard(slot)
         crew.update(zip(idle, sorted(free), strict=False))
         return crew
 

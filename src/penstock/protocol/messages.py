@@ -142,6 +142,10 @@ class Connected:
     """The answer to Start: every channel to other slots is open, and this worker runs."""
 
     attempt: AttemptId
+    restored_bytes: int = 0
+    """So much of its state it has read from files."""
+    local_bytes: int = 0
+    """So much of that from copies on its own disk. For people, both."""
 
 
 @dataclass(frozen=True, slots=True)

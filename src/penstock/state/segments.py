@@ -27,7 +27,7 @@ BLOCK_BYTES_MAX = 2 << 30
 SCHEMA_BYTES_MAX = 16 << 20
 END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
-Fetch = Callable[[int, int], bytes]
+Fetch = Callable[[Block], bytes]
 Groups = npt.NDArray[np.uint16]
 
 
@@ -67,6 +67,11 @@ def checksum(data: bytes | memoryview) -> str:
     return digest
 
 
+def is_right(block: Block, data: bytes) -> bool:
+    """These are the bytes that were written."""
+    return checksum(data) == block.checksum
+
+
 def ends_of(batch: pa.RecordBatch) -> tuple[int, int]:
     """The first and the last key group of rows that are in their order."""
     groups = batch.column(GROUP_COLUMN)
@@ -76,7 +81,7 @@ def ends_of(batch: pa.RecordBatch) -> tuple[int, int]:
 def read_blocks(segment: Segment, groups: range, fetch: Fetch) -> Iterator[pa.RecordBatch]:
     """The verified rows of a segment whose key groups are in the range, and are among those that count.
 
-    `fetch(offset, length)` reads bytes counted from the segment's start. Raises `CheckpointCorrupt` when what it
+    `fetch` reads the bytes of a block. Raises `CheckpointCorrupt` when what it
     gives is not what was written."""
     for read in block_reads(segment, groups, fetch):
         batch = read()
@@ -155,10 +160,10 @@ def read_batch(segment: Segment, block: Block, schema: pa.Schema, fetch: Fetch) 
         raise CheckpointCorrupt(
             f"{where}: no block has such a place or length; the metadata is damaged"
         )
-    data = fetch(block.offset, block.length)
+    data = fetch(block)
     if len(data) != block.length:
         raise CheckpointCorrupt(f"{where}: only {len(data)} bytes are there")
-    if checksum(data) != block.checksum:
+    if not is_right(block, data):
         raise CheckpointCorrupt(f"{where}: the checksum is wrong; use an older checkpoint")
     try:
         batch = pa.ipc.read_record_batch(pa.py_buffer(data), schema)

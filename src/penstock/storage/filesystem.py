@@ -101,15 +101,20 @@ def _claim_folder(store: FilesystemStore, record: records.JobRecord) -> None:
     store.create(paths.JOB, records.encode_job(record))
 
 
-def _check_name(store: FilesystemStore, name: str) -> None:
+def read_job(store: FilesystemStore) -> records.JobRecord:
+    """Whose folder it is."""
     path = f"{store.root}/{paths.JOB}"
     try:
-        record = records.decode_job(store.read(paths.JOB), path)
+        return records.decode_job(store.read(paths.JOB), path)
     except CheckpointCorrupt as error:
         raise CheckpointCorrupt(
             f"{error}. Without it nobody can tell whose folder this is: put the file back, or name "
             "another checkpoint directory"
         ) from error
+
+
+def _check_name(store: FilesystemStore, name: str) -> None:
+    record = read_job(store)
     if record.name != name:
         raise ConfigError(
             f"{store.root} belongs to the job {record.name!r}, not to {name!r}: "

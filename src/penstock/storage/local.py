@@ -50,14 +50,16 @@ _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.E
 class LocalStore:
     """Files below `root`. Any number of threads and processes may use the same root."""
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, *, durable: bool = True) -> None:
+        """`durable=False`: for what nobody misses after a crash of the machine."""
+        self._durable = durable
         with _storage_errors("use", root):
             self.root = os.path.realpath(Path(root).expanduser())
 
     def begin(self, name: str) -> _LocalFile:
         path = self._path(checked(name))
         with _storage_errors("write", path):
-            return _LocalFile(path, *self._open_temp(path))
+            return _LocalFile(path, *self._open_temp(path), durable=self._durable)
 
     def write(self, name: str, chunks: Iterable[bytes | memoryview]) -> int:
         return write_all(self.begin(name), chunks)
@@ -184,10 +186,11 @@ class LocalStore:
 class _LocalFile:
     """Has a name that nobody else uses until it is whole."""
 
-    def __init__(self, path: str, temp: str, file: BinaryIO) -> None:
+    def __init__(self, path: str, temp: str, file: BinaryIO, *, durable: bool) -> None:
         self._path = path
         self._temp = temp
         self._file = file
+        self._durable = durable
 
     def write(self, chunk: bytes | memoryview) -> None:
         with _storage_errors("write", self._path):
@@ -196,10 +199,12 @@ class _LocalFile:
     def finish(self) -> int:
         with _storage_errors("write", self._path), _removed_on_error(self._temp):
             with self._file as file:
-                _to_disk(file)
+                if self._durable:
+                    _to_disk(file)
                 size = file.tell()
             os.replace(self._temp, self._path)
-            _fsync_folder(os.path.dirname(self._path))
+            if self._durable:
+                _fsync_folder(os.path.dirname(self._path))
         return size
 
     def discard(self) -> None:

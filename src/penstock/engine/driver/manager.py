@@ -262,7 +262,7 @@ class JobManager:
         match event:
             case Joined(worker, launch, host, pid):
                 self._crew.joined(worker, pid, host)
-                self._obey(self.machine.joined(worker, launch, now_ms))
+                self._obey(self.machine.joined(worker, launch, now_ms, host))
                 self._crew.publish()
             case Left(worker, reason):
                 self._on_left(worker, reason, now_ms)
@@ -314,7 +314,8 @@ class JobManager:
             case Ready(attempt, slot, endpoints):
                 self._restores.ready(attempt, slot)
                 self._obey(machine.ready(worker, attempt, endpoints, now_ms))
-            case Connected(attempt):
+            case Connected(attempt, restored_bytes, local_bytes):
+                self._restores.read_back(worker, attempt, restored_bytes, local_bytes)
                 self._obey(machine.connected(worker, attempt, now_ms))
             case Unreached(attempt, peers):
                 self._obey(machine.unreached(worker, attempt, peers, now_ms))
@@ -425,6 +426,8 @@ class JobManager:
     def _attempt_runs(self, attempt: AttemptId, restored: CheckpointId) -> None:
         self._progress = Progress(self._spec.plan)
         self._crew.publish()
+        if self._claims.point is not None and not self._claims.point.origin:
+            self.history.read_back(restored, *self._restores.sizes)
         subtasks = self._spec.plan.subtasks
         self._coordinate(self.coordinator.attempt_started(attempt, subtasks, restored, self._now()))
 

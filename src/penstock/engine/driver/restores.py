@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from penstock.ports.clock import Clock
-from penstock.protocol.ids import AttemptId, SlotId
+from penstock.protocol.ids import AttemptId, SlotId, WorkerId
 from penstock.protocol.messages import Restoring
 
 LOG_EVERY_MS = 5_000.0
@@ -26,6 +26,8 @@ class Restores:
         self._clock = clock
         self._slots: dict[SlotId, Restoring] = {}
         self._log_ms = 0.0
+        self._read: dict[WorkerId, tuple[int, int]] = {}
+        self._read_in = AttemptId(0)
 
     def heard(self, message: Restoring) -> None:
         if message.attempt != self.attempt:
@@ -44,6 +46,21 @@ class Restores:
             done = replace(last, rows=last.rows_total, bytes=last.bytes_total)
             self._slots[slot] = done
             self.text = _text(self._slots.values())
+
+    def read_back(
+        self, worker: WorkerId, attempt: AttemptId, restored_bytes: int, local_bytes: int
+    ) -> None:
+        """A worker runs, and has read so much from files, so much of that from its own disk."""
+        if attempt > self._read_in:
+            self._read_in, self._read = attempt, {}
+        if attempt == self._read_in:
+            self._read[worker] = (restored_bytes, local_bytes)
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """What all workers of the newest attempt have read, and how much of it from their own disks."""
+        known = self._read.values()
+        return sum(restored for restored, _ in known), sum(local for _, local in known)
 
 
 def _text(told: Collection[Restoring]) -> str:

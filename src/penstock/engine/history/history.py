@@ -105,6 +105,16 @@ class History:
         count = self._own.restored + 1
         self._own = replace(self._own, restored=count, restored_from=path)
 
+    def read_back(self, checkpoint: CheckpointId, restored_bytes: int, local_bytes: int) -> None:
+        """An attempt runs that went on from this checkpoint."""
+        found = next((info for info in self._ended if info.id == checkpoint), None)
+        if found is None or not restored_bytes:
+            return
+        told = replace(found, restored_bytes=restored_bytes, restored_local_bytes=local_bytes)
+        self._ended = tuple(told if info is found else info for info in self._ended)
+        self._unsaved = [*self._unsaved, told][-CHECKPOINTS_KEPT:]
+        self._publish()
+
     # ---- what earlier drivers wrote down
 
     def remember(self, past: Iterable[CheckpointInfo], totals: Totals) -> None:

@@ -62,6 +62,10 @@ class CheckpointInfo:
     """How many subtasks have not acknowledged it, or had not when it was given up."""
     owing: tuple[str, ...] = ()
     """The operators of those."""
+    restored_bytes: int = 0
+    """What workers read back from files the last time that the job went on from it; 0 where it never did."""
+    restored_local_bytes: int = 0
+    """So much of that came from copies on the workers' own disks (`local_recovery`)."""
 
     @property
     def acknowledged(self) -> int:
@@ -75,10 +79,18 @@ class CheckpointInfo:
         count = self.acknowledged + self.owed
         return f"{self.acknowledged} of {count} acknowledged, owed by {', '.join(self.owing)}"
 
+    def restored_text(self) -> str:
+        """How much was read back from it, and from where; empty when nothing was."""
+        if not self.restored_bytes:
+            return ""
+        local, size = self.restored_local_bytes, self.restored_bytes
+        return f"restored {size:,} bytes, {local:,} of them from local copies"
+
     def __repr__(self) -> str:
         took = "" if self.duration_ms is None else _ms(self.duration_ms)
         size = f"{self.bytes_full:,} bytes" if self.status == "completed" else ""
-        known = (self.status, self.mode, took, size, self.waiting_text(), self.failure)
+        told = (self.waiting_text(), self.restored_text(), self.failure)
+        known = (self.status, self.mode, took, size, *told)
         kind = "" if self.kind == "checkpoint" else f" ({self.kind})"
         return f"<CheckpointInfo {self.id}{kind}: {', '.join(text for text in known if text)}>"
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from penstock.engine.reading.layouts import distinct
 from penstock.engine.reading.tables import shares
-from penstock.engine.worker.snapshots import read_inflight
+from penstock.engine.worker.snapshots import fetch_from, read_inflight
 from penstock.ports.store import CheckpointStore
 from penstock.protocol.snapshot import NO_SOURCE, InFlight
 from penstock.state.segments import read_schema
@@ -59,7 +59,7 @@ class InFlightTable:
         schema, carried = self.schema, self._carried
         for subtask, inflight in self.channels:
             source = None if inflight.source == NO_SOURCE else inflight.source
-            for batch in read_inflight(store, inflight, carried):
+            for batch in read_inflight(fetch_from(store), inflight, carried):
                 ends = [pa.repeat(pa.scalar(n, pa.int32()), len(batch)) for n in (subtask, source)]
                 yield pa.RecordBatch.from_arrays([*batch.columns, *ends], schema=schema)
 

@@ -10,10 +10,9 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
-from penstock.engine.worker.snapshots import fetch_from
+from penstock.engine.worker.snapshots import FetchOf
 from penstock.ports.background import Background
 from penstock.ports.clock import Clock
-from penstock.ports.store import CheckpointStore
 from penstock.protocol.messages import Deploy, Restoring
 from penstock.protocol.snapshot import Block, Segment
 from penstock.state.segments import block_reads, blocks_in
@@ -28,14 +27,13 @@ class Loading:
     def __init__(
         self,
         deploy: Deploy,
-        store: CheckpointStore | None,
+        fetch: FetchOf,
         background: Background,
         clock: Clock,
         tell: Callable[[Restoring], None],
     ) -> None:
-        """`store` is the one that the restored files are in."""
         self._deploy = deploy
-        self._store = store
+        self._fetch = fetch
         self._background = background
         self._clock = clock
         self._tell = tell
@@ -52,7 +50,7 @@ class Loading:
         reads = [
             read
             for segment in segments
-            for read in block_reads(segment, groups, fetch_from(self._store, segment))
+            for read in block_reads(segment, groups, self._fetch(segment))
         ]
         self._batches = self._background.each(reads)
         for read, batch in zip(reads, self._batches, strict=True):

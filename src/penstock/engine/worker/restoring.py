@@ -13,12 +13,11 @@ import pyarrow as pa
 
 from penstock.engine.worker.inputs import Input, Rescued
 from penstock.engine.worker.partition import make_partitioner
-from penstock.engine.worker.snapshots import read_inflight
+from penstock.engine.worker.snapshots import FetchOf, read_inflight
 from penstock.errors import PlanError
 from penstock.plan.graph import Hash, Partitioning
 from penstock.plan.physical import PhysicalPlan
 from penstock.ports.channel import Batch
-from penstock.ports.store import CheckpointStore
 from penstock.protocol.ids import SlotId
 from penstock.protocol.snapshot import NO_SOURCE, InFlight, SubtaskSnapshot
 
@@ -34,7 +33,7 @@ def restore_inflight(
     inputs: Sequence[Input],
     plan: PhysicalPlan,
     slot: SlotId,
-    store: CheckpointStore | None,
+    fetch: FetchOf,
 ) -> list[Rescued]:
     """Fills the queues of a subtask's inputs, and hands back what goes before them; `operator` is the first of its
     chain.
@@ -51,7 +50,7 @@ def restore_inflight(
         for inflight in snapshot.inflight:
             entry = _input_of(operator, inflight, inputs, rescaled)
             edge = plan.edges[entry.id.edge]
-            for batch in read_inflight(store, inflight, edge.schema):
+            for batch in read_inflight(fetch, inflight, edge.schema):
                 ours = _ours(batch, edge.partitioning, target, plan, slot)
                 if not rescaled and ours.num_rows != batch.num_rows:
                     raise PlanError(_other_key(inflight))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 import pyarrow as pa
 
@@ -20,6 +21,7 @@ from penstock.ports.clock import Clock
 from penstock.ports.store import CheckpointStore, Writing
 from penstock.protocol.ids import AttemptId, CheckpointId, SlotId, SubtaskId
 from penstock.protocol.snapshot import (
+    Block,
     InFlight,
     OperatorSnapshot,
     Plain,
@@ -31,12 +33,16 @@ from penstock.state.channel_rows import read_rows
 from penstock.state.segments import Fetch, read_blocks
 from penstock.wire import paths
 
+ReadBlock: TypeAlias = Callable[[str, Block], bytes]
+"""Reads a block of a file."""
+FetchOf: TypeAlias = Callable[[Segment], Fetch]
+
 
 @dataclass(frozen=True)
 class WriteWork:
     """The asynchronous part of a worker's snapshot. Runs on another thread, on frozen data only."""
 
-    store: CheckpointStore | None
+    store: Files | None
     slot: SlotId
     attempt: AttemptId
     checkpoint: CheckpointId
@@ -113,35 +119,45 @@ def reader(
     store: CheckpointStore | None,
 ) -> Callable[[Segment, range], Iterable[pa.RecordBatch]]:
     """Reads verified rows of a segment, only the blocks that a range of key groups needs."""
+    fetch = fetch_from(store)
 
     def read(segment: Segment, groups: range) -> Iterable[pa.RecordBatch]:
-        return read_blocks(segment, groups, fetch_from(store, segment))
+        return read_blocks(segment, groups, fetch(segment))
 
     return read
 
 
-def read_inflight(
-    store: CheckpointStore | None, inflight: InFlight, schema: pa.Schema
-) -> list[pa.RecordBatch]:
+def read_inflight(fetch: FetchOf, inflight: InFlight, schema: pa.Schema) -> list[pa.RecordBatch]:
     """The verified rows that were on their way on one channel, in order."""
     segment = inflight.segment
     try:
-        return list(read_rows(segment, schema, fetch_from(store, segment)))
+        return list(read_rows(segment, schema, fetch(segment)))
     except CheckpointCorrupt as error:
         raise CheckpointCorrupt(
             f"rows in flight to operator {inflight.operator!r}: {error}"
         ) from error
 
 
-def fetch_from(store: CheckpointStore | None, segment: Segment) -> Fetch:
-    """How the bytes of a segment are read: those inside it, or those of its file."""
-    inline = segment.inline
-    if inline is not None:
-        return lambda at, size: inline[at : at + size]
+def fetch_from(store: CheckpointStore | None) -> FetchOf:
+    """From where they were written to."""
     if store is None:
-        raise ValueError(f"no store to read {segment.file} from")
-    name = paths.segment_file(segment.file)
-    return lambda at, size: store.read(name, at, size)
+        return fetch_with(None)
+    return fetch_with(lambda name, block: store.read(name, block.offset, block.length))
+
+
+def fetch_with(read: ReadBlock | None) -> FetchOf:
+    """How the bytes of a segment are read: those inside it, or those of its file. None: there are no files."""
+
+    def fetch_of(segment: Segment) -> Fetch:
+        inline = segment.inline
+        if inline is not None:
+            return lambda block: inline[block.offset : block.offset + block.length]
+        if read is None:
+            raise ValueError(f"no store to read {segment.file} from")
+        name = paths.segment_file(segment.file)
+        return lambda block: read(name, block)
+
+    return fetch_of
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,6 @@ from penstock.ports.store import CheckpointStore
 from penstock.protocol.ids import NO_CHECKPOINT, AttemptId
 from penstock.protocol.messages import (
     Abort,
-    Connected,
     Deploy,
     Drop,
     Dropped,
@@ -44,6 +43,7 @@ from penstock.protocol.messages import (
     Unreached,
 )
 from penstock.redaction import redacted
+from penstock.storage.local_copies import LocalCopies
 
 IDLE_MS = 100.0
 """The longest sleep: nothing is lost if a wake-up is."""
@@ -83,6 +83,8 @@ class Worker:
         self._newest = AttemptId(0)
         self._ready: Ready | None = None
         self._failed: Failed | None = None
+        self._copies: LocalCopies | None = None
+        """They outlive attempts."""
         self.attempt: Attempt | None = None
         self.leaving = False
 
@@ -110,6 +112,9 @@ class Worker:
 
     def close(self) -> None:
         self._drop_attempt()
+        if self._copies is not None:
+            self._copies.close(over=self.leaving)
+            self._copies = None
 
     def _sleep(self) -> None:
         attempt = self.attempt
@@ -173,10 +178,16 @@ class Worker:
             self._clock,
             self._background,
             self._driver.send,
+            self._open_copies(spec),
         )
         endpoints = self.attempt.prepare()
         self._ready = Ready(message.attempt, message.slot, endpoints)
         self._driver.send(self._ready)
+
+    def _open_copies(self, spec: JobSpec) -> LocalCopies | None:
+        if self._copies is None and spec.open_copies is not None:
+            self._copies = spec.open_copies()
+        return self._copies
 
     def _on_start(self, attempt: AttemptId, endpoints: Mapping[int, Mapping[str, str]]) -> None:
         """Said again, it asks how far the worker has come."""
@@ -184,7 +195,7 @@ class Worker:
         if mine is None:
             self._answer_again(attempt)
         elif mine.running:
-            self._driver.send(Connected(mine.id))
+            self._driver.send(mine.connected())
         elif mine.connecting:
             self._driver.send(Unreached(mine.id, mine.unreached))
         else:
@@ -197,7 +208,7 @@ class Worker:
         if mine is None or not mine.start():
             return False
         self._note(f"attempt {mine.id} runs")
-        self._driver.send(Connected(mine.id))
+        self._driver.send(mine.connected())
         return True
 
     def _on_sync(self, message: Sync, mine: Attempt | None) -> None:

@@ -243,7 +243,7 @@ class Checkers:
         for segment in segments_of(manifest):
             fetch = fetch_from(self._world.disk, segment)
             for block in segment.blocks:
-                if xxh3_128_hexdigest(fetch(block.offset, block.length)) != block.checksum:
+                if xxh3_128_hexdigest(fetch(block)) != block.checksum:
                     what = f"{segment.file or 'state within the metadata'} has other bytes"
                     self._violation("I5", f"checkpoint {manifest.checkpoint}: {what}")
 

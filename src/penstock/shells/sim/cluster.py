@@ -24,6 +24,7 @@ from penstock.shells.sim.ports import (
     SimWorkers,
     ignore,
 )
+from penstock.storage.local_copies import LocalCopies
 
 if TYPE_CHECKING:
     from penstock.shells.sim.world import World
@@ -127,11 +128,13 @@ class Cluster:
     def _spec(self, who: str, plan: PhysicalPlan) -> JobSpec:
         world = self._world
         mode = Mode.EXACTLY_ONCE if world.exactly_once else Mode.AT_LEAST_ONCE
+        copies = world.local_disk
         return JobSpec(
             "job",
             plan,
             mode,
             world.settings.pace_ms,
+            open_copies=(lambda: LocalCopies(copies)) if copies is not None else None,
             open_store=(lambda: SimStore(world, world.disk, who)) if world.durable else None,
             inline_bytes_max=world.settings.inline_bytes_max,
             incremental=True,

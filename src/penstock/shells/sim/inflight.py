@@ -18,7 +18,7 @@ def fetch_from(disk: MemoryStore, segment: Segment) -> Fetch:
     if data is None:
         data = disk.read(paths.segment_file(segment.file))
     whole = data
-    return lambda at, size: whole[at : at + size]
+    return lambda block: whole[block.offset : block.offset + block.length]
 
 
 def rows_in_flight(manifest: Manifest, disk: MemoryStore) -> Iterator[tuple[str, int, int]]:

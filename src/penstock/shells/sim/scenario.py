@@ -251,6 +251,8 @@ class Drawn:
     exactly_once: bool
     durable: bool
     settings: Settings
+    copies: bool = False
+    """Workers have copies of their state on a disk of their own, which is not to be relied on."""
 
 
 Draw: TypeAlias = Callable[["World", Random], Drawn]

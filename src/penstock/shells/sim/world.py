@@ -19,6 +19,7 @@ from penstock.protocol.messages import FromWorker, ToWorker
 from penstock.shells.sim import faults, scheduler
 from penstock.shells.sim.checkers import Checkers
 from penstock.shells.sim.cluster import Cluster, DriverProcess, Process
+from penstock.shells.sim.copies import CopiesDisk
 from penstock.shells.sim.faults import Faults
 from penstock.shells.sim.outside import Table
 from penstock.shells.sim.ports import Job, Link, SimBackground, SimChannel, SimClock, ignore
@@ -54,6 +55,7 @@ class World:
         self.durable = drawn.durable
         self.settings = drawn.settings
         self.disk = MemoryStore()
+        self.local_disk = CopiesDisk(Random(f"copies {seed}")) if drawn.copies else None
         self.table = Table()
         self.checkers = Checkers(self)
         self.cluster = Cluster(self)

@@ -18,7 +18,8 @@ from typing import Any, TypeAlias
 
 from penstock.api.config import CheckpointConfig, JobSettings
 from penstock.engine.spec import InDriver, JobSpec
-from penstock.storage.filesystem import FilesystemStore, open_job
+from penstock.shells.spark.copies_dir import copies_name, open_copies
+from penstock.storage.filesystem import FilesystemStore, open_job, read_job
 from penstock.storage.memory import MemoryStore
 from penstock.wire import paths
 
@@ -56,8 +57,13 @@ def stored_in(spec: JobSpec, config: CheckpointConfig, name: str, store: Store) 
         flying = min(spec.inflight_bytes_max, STATE_BYTES_MAX)
         return replace(spec, in_driver=InDriver(STATE_BYTES_MAX, share), inflight_bytes_max=flying)
     root = paths.job_directory(absolute(config), name)
+    copies = None
+    if config.local_recovery:
+        record = read_job(store)
+        copies = partial(open_copies, copies_name(spec.job, store.root, record.created_ms))
     return replace(
         spec,
+        open_copies=copies,
         open_store=partial(FilesystemStore, root, options),
         location=store.root,
         incremental=config.incremental,
