@@ -18,6 +18,7 @@ from bench import (
     pause,
     peers,
     recovery,
+    state,
     state_read,
     throughput,
     transport,
@@ -37,6 +38,7 @@ BENCHES: dict[str, Bench] = {
     "backpressure": lambda sizes, others: backpressure.run(sizes),
     "modes": lambda sizes, others: modes.run(sizes),
     "dataframe": lambda sizes, others: dataframes.run(sizes),
+    "state": lambda sizes, others: state.run(sizes),
     "state_read": lambda sizes, others: state_read.run(sizes),
     "engine": lambda sizes, others: engine_loop.run(sizes),
 }

@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
+import numpy as np
 import pyarrow as pa
 
 from penstock.engine.operators.base import FrozenOperator, Operator, OperatorContext
 from penstock.engine.operators.evolution import BEGIN_ANEW, LET_GO
 from penstock.engine.operators.keyed import make_keyed
-from penstock.engine.operators.row import Row, RowsToBatch, batch_rows, make_row, python_values
+from penstock.engine.operators.row import Row, RowsToBatch, batch_rows, python_values, row_type
 from penstock.engine.operators.rows import checked_batch, checked_rows
 from penstock.engine.operators.states.base import Place, State, label_of
 from penstock.engine.operators.states.expiry import TtlOn, parse_ttl
@@ -34,6 +35,7 @@ from penstock.engine.operators.states.scope import Scope
 from penstock.engine.operators.states.unkeyed import SplitListState, UnionListState
 from penstock.engine.operators.states.value import ValueState
 from penstock.errors import ConfigError, PlanError
+from penstock.plan.keyhash import I64
 from penstock.plan.schema import parse_schema
 from penstock.protocol.messages import SnapshotOrder
 from penstock.state.aggregates import Aggregate
@@ -265,34 +267,34 @@ class Process(Operator):
         return [result for result in checked if result.num_rows]
 
     def _results(self, batch: pa.RecordBatch) -> Iterator[Any]:
-        groups = group_rows(batch, self._keys)
-        firsts = pa.array([positions[0] for positions in groups.values()], pa.int64())
-        columns = [batch.column(key).take(firsts) for key in self._keys]
+        order, bounds = grouped(batch, self._keys)
+        together = batch.take(pa.array(order))
+        firsts = pa.array(bounds[:-1])
+        columns = [together.column(key).take(firsts) for key in self._keys]
         self._scope.begin(columns)
-        rows = list(batch_rows(batch))
-        values = zip(*(python_values(column) for column in columns))
-        for number, (key, positions) in enumerate(zip(values, groups.values())):
+        rows, ends = list(batch_rows(together)), bounds.tolist()
+        keys = map(row_type(self._keys), zip(*map(python_values, columns)))
+        for number, key in enumerate(keys):
             self._scope.current = number
-            of_key = [rows[position] for position in positions]
-            row = make_row(self._keys, key)
-            yield from checked_rows(self.function.process(row, of_key, self._context), self._name)
+            of_key = rows[ends[number] : ends[number + 1]]
+            given = self.function.process(key, of_key, self._context)
+            if given is not None:
+                yield from checked_rows(given, self._name)
 
 
-def group_rows(batch: pa.RecordBatch, keys: tuple[str, ...]) -> dict[tuple[Any, ...], list[int]]:
-    """The positions of each key's rows; keys in the order they first come."""
-    groups: dict[tuple[Any, ...], list[int]] = {}
-    for position, key in enumerate(zip(*(_distinct_values(batch.column(name)) for name in keys))):
-        groups.setdefault(key, []).append(position)
-    return groups
-
-
-def _distinct_values(column: pa.Array) -> list[Any]:
-    """Values that are equal only where the keys are: Python takes two moments for one when a clock is set back, and
-    cuts nanoseconds off."""
-    kind = column.type
-    if pa.types.is_timestamp(kind) or pa.types.is_time64(kind) or pa.types.is_duration(kind):
-        return list(column.view(pa.int64()).to_pylist())
-    return list(python_values(column))
+def grouped(batch: pa.RecordBatch, keys: tuple[str, ...]) -> tuple[I64, I64]:
+    """The rows in an order in which those of one key are together, as they came, and where each key's rows begin;
+    keys in the order in which they first come."""
+    codes = np.zeros(batch.num_rows, np.int64)
+    for name in keys:
+        coded = batch.column(name).dictionary_encode(null_encoding="encode")
+        codes = codes * len(coded.dictionary) + coded.indices.to_numpy(zero_copy_only=False)
+        if len(keys) > 1:
+            _, first, codes = np.unique(codes, return_index=True, return_inverse=True)
+            codes = np.argsort(np.argsort(first)).take(codes)
+    order = np.argsort(codes, kind="stable")
+    starts = np.flatnonzero(np.diff(codes.take(order), prepend=-1))
+    return order, np.append(starts, batch.num_rows)
 
 
 def check_function(function: object, label: str) -> None:

@@ -99,8 +99,10 @@ def batch_rows(batch: pa.RecordBatch) -> Iterator[Row]:
 
 
 def python_values(column: pa.Array) -> list[Any]:
-    """The same as `column.to_pylist()`, ten times faster for the usual timestamps."""
+    """The same as `column.to_pylist()`, ten times faster for numbers and the usual timestamps."""
     kind = column.type
+    if not column.null_count and (pa.types.is_integer(kind) or pa.types.is_float64(kind)):
+        return list(column.to_numpy().tolist())
     if not pa.types.is_timestamp(kind) or kind.unit == "ns" or kind.tz not in (None, "UTC"):
         return list(column.to_pylist())
     plain = column.to_numpy(zero_copy_only=False).astype("datetime64[us]").tolist()
