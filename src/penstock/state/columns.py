@@ -122,8 +122,8 @@ class PiledColumn:
         self.kind = kind
         self._numbers: I64 = np.full(FIRST_ROWS, NOTHING, np.int64)
         self._pile = make_pile(kind)
-        self._kept_bytes = 0
-        """What the pile had when it was made of what was left of the last one."""
+        self._garbage_bytes = 0
+        """What nothing points at any more."""
 
     @property
     def origin(self) -> object:
@@ -141,13 +141,14 @@ class PiledColumn:
         self._numbers = grown(self._numbers, count, capacity, NOTHING)
 
     def put(self, cells: I64, values: pa.Array) -> None:
+        self._let_go(cells)
         first = self._pile.append(values)
         numbers = np.arange(first, first + len(values))
         valid = valid_of(values)
         if valid is not None:
             numbers[~valid] = NOTHING
         self._numbers[cells] = numbers
-        if self._pile.nbytes > 2 * self._kept_bytes + GARBAGE_BYTES_MIN:
+        if self._garbage_bytes > max(GARBAGE_BYTES_MIN, self._pile.nbytes // 2):
             self._compact()
 
     def get(self, cells: I64) -> pa.Array:
@@ -162,7 +163,14 @@ class PiledColumn:
         return flags
 
     def reset(self, cells: I64) -> None:
+        self._let_go(cells)
         self._numbers[cells] = NOTHING
+
+    def _let_go(self, cells: I64) -> None:
+        before = self._numbers.take(cells)
+        before = before[before >= 0]
+        if len(before):
+            self._garbage_bytes += self._pile.bytes_of(before)
 
     def _compact(self) -> None:
         """A new pile of what is still pointed at. Frozen views keep the old one."""
@@ -174,7 +182,7 @@ class PiledColumn:
             first = pile.append(take(old.take(cells)))
             numbers[cells] = np.arange(first, first + len(cells))
         self._pile, self._numbers = pile, numbers
-        self._kept_bytes = pile.nbytes
+        self._garbage_bytes = 0
 
 
 def make_column(field: pa.Field) -> FlatColumn | PiledColumn:

@@ -32,6 +32,10 @@ class Pile(Protocol):
         """The number of the first; the others follow."""
         ...
 
+    def bytes_of(self, numbers: I64) -> int:
+        """About how many these take. None of them is `NOTHING`."""
+        ...
+
     def view(self) -> Take:
         """Of the values that are in it now, noted in constant time, for any thread."""
         ...
@@ -67,6 +71,10 @@ class BytePile:
         self._count = end
         return first
 
+    def bytes_of(self, numbers: I64) -> int:
+        sizes = self._starts.take(numbers + 1) - self._starts.take(numbers)
+        return int(sizes.sum()) + 8 * len(numbers)
+
     def view(self) -> Take:
         buffers = [None, pa.py_buffer(self._starts), pa.py_buffer(self._bytes)]
         whole = pa.Array.from_buffers(self._large, self._count, buffers)
@@ -93,6 +101,9 @@ class ChunkPile:
             chunks[-2:] = [pa.concat_arrays(chunks[-2:])]
         self._chunks = tuple(chunks)
         return first
+
+    def bytes_of(self, numbers: I64) -> int:
+        return len(numbers) * self.nbytes // max(1, self._count)
 
     def view(self) -> Take:
         chunks, kind = self._chunks, self._kind
