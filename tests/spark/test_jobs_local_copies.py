@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pyarrow as pa
 import pytest
 
@@ -62,9 +64,17 @@ class Copied:
         jobs.until_job(self.job, lambda: jobs.restarts(self.job) > before)
         jobs.more_checkpoints(self.job, 2)
 
+    def begin(self) -> None:
+        """Until there are checkpoints. Where its workers may write only they know."""
+        jobs.more_checkpoints(self.job, 3)
+        given = psutil.Process(jobs.workers()[0]).environ()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("SPARK_LOCAL_DIRS", given["SPARK_LOCAL_DIRS"])
+            self.host = local_dir()
+
     def folders(self) -> list[Path]:
         """Of its copies on this host."""
-        return list(local_dir().glob(f"{PREFIX}{self.job.id}-*"))
+        return list(self.host.glob(f"{PREFIX}{self.job.id}-*"))
 
     def finish(self) -> None:
         self.tap.end(ROWS)
@@ -76,30 +86,40 @@ class Copied:
         assert nths == [(key, n) for key in range(KEYS) for n in range(1, ROWS // KEYS + 1)]
 
 
+def is_unusable(disk: Path) -> bool:
+    """Puts a file where a folder has to be, unless a worker makes that again in the same moment."""
+    shutil.rmtree(disk, ignore_errors=True)
+    with suppress(FileExistsError, IsADirectoryError):
+        disk.touch(exist_ok=False)
+    return disk.is_file()
+
+
 def test_a_killed_worker_is_replaced_by_one_that_reads_its_copy(spark: Any, tmp_path: Path) -> None:
     """R4, bug-E8: all bytes come from the disks of the workers, and the output is what it would have been."""
     copied = Copied(spark, tmp_path)
     with jobs.running(copied.job) as job:
-        jobs.more_checkpoints(job, 3)
+        copied.begin()
         copied.lose_a_worker()
-        (restored,) = [info for info in job.checkpoints() if info.restored_bytes]
+        restored = next(info for info in job.checkpoints() if info.restored_bytes)
         assert restored.restored_local_bytes == restored.restored_bytes > 16_384
         assert f"{restored.restored_bytes:,} of them from local copies" in repr(restored)
-        assert (job.metrics()[LOCAL], job.metrics()[PRIMARY]) == (restored.restored_bytes, 0)
+        jobs.until_job(job, lambda: job.metrics()[LOCAL] >= restored.restored_bytes)
+        assert job.metrics()[PRIMARY] == 0
         assert [(f.stat().st_mode & 0o777) for f in copied.folders()] == [0o700]
         copied.finish()
 
 
-def test_without_its_copies_a_job_goes_on_from_the_checkpoint_directory(
+def test_with_a_broken_disk_a_job_goes_on_from_the_checkpoint_directory(
     spark: Any, tmp_path: Path
 ) -> None:
-    """R4, bug-E8: nobody is told, and it shows in the numbers."""
+    """R4, bug-E8: no checkpoint fails, and it shows in the numbers."""
     copied = Copied(spark, tmp_path)
     with jobs.running(copied.job) as job:
-        jobs.more_checkpoints(job, 3)
-        for folder in copied.folders():
-            shutil.rmtree(folder / "files")
+        copied.begin()
+        (folder,) = copied.folders()
+        until(lambda: is_unusable(folder / "files"))
         copied.lose_a_worker()
-        assert job.metrics()[PRIMARY] > 16_384
-        assert [info.error for info in job.exceptions] == ["WorkerLost"]
+        jobs.until_job(job, lambda: job.metrics()[PRIMARY] > 16_384)
+        jobs.until_job(job, lambda: job.metrics()["penstock_local_copies_lost_total"] > 0)
+        assert {info.error for info in job.exceptions} == {"WorkerLost"}
         copied.finish()

@@ -17,20 +17,14 @@ from penstock.engine.spec import JobSpec, Mode
 from penstock.engine.worker.chain import Chain
 from penstock.engine.worker.committing import Commits
 from penstock.engine.worker.inputs import Input
-from penstock.engine.worker.kept_copies import KeptCopies
 from penstock.engine.worker.loading import Loading
 from penstock.engine.worker.local_channel import LocalChannel
-from penstock.engine.worker.metrics import attempt_metrics, restore_metrics
+from penstock.engine.worker.metrics import attempt_metrics
 from penstock.engine.worker.outputs import Output, Outputs
 from penstock.engine.worker.partition import make_partitioner
 from penstock.engine.worker.restoring import restore_inflight
-from penstock.engine.worker.snapshots import (
-    Assembler,
-    FetchOf,
-    WriteWork,
-    fetch_with,
-    release_all,
-)
+from penstock.engine.worker.snapshots import Assembler, WriteWork, release_all
+from penstock.engine.worker.state_files import StateFiles
 from penstock.engine.worker.subtask import GivenUp, Subtask, Taken
 from penstock.errors import CommitError
 from penstock.plan.graph import Broadcast, Forward, carried
@@ -59,8 +53,7 @@ from penstock.protocol.messages import (
 )
 from penstock.protocol.snapshot import OperatorSnapshot, Plain, SubtaskSnapshot
 from penstock.redaction import redacted
-from penstock.state.segments import is_right
-from penstock.storage.local_copies import CopiedStore, LocalCopies
+from penstock.storage.local_copies import LocalCopies
 
 SYNCS_PATIENCE = 4
 """After so many syncs an answer is said again, then after twice as many, and so on."""
@@ -90,11 +83,7 @@ class Attempt:
         self._plan = spec.plan
         self._deploy = deploy
         self._network = network
-        self._copies = copies
-        self._store, self._origin = _copied(stores, copies)
-        """Where state is written to, and where it is read back from."""
-        self._fetch = _verifying(self._origin)
-        self._kept: KeptCopies | None = None
+        self._files = StateFiles(deploy, *stores, copies, background)
         self._clock = clock
         self._background = background
         self._send = send
@@ -110,7 +99,7 @@ class Attempt:
         self._chains: dict[int, Chain] = {}
         self._at_work: Chain | None = None
         self._assembler = Assembler(SubtaskId(t.number, deploy.slot) for t in self._plan.tasks)
-        self._loading = Loading(deploy, self._fetch, background, clock, self._say)
+        self._loading = Loading(deploy, self._files.fetch, background, clock, self._say)
         self._commits: Commits | None = None
         self._finished: tuple[SubtaskId, ...] = ()
 
@@ -138,9 +127,6 @@ class Attempt:
             if channel.source != self.slot
         ]
         endpoints = self._network.bind(remote)
-        if self._copies is not None:
-            self._kept = KeptCopies(self._copies, self.slot, self.id, self._background)
-            self._kept.deployed(() if self._deploy.origin else self._deploy.snapshots)
         for task in self._plan.tasks:
             chain = Chain(task)
             self._chains[task.number] = self._at_work = chain
@@ -174,10 +160,7 @@ class Attempt:
 
     def connected(self) -> Connected:
         """What it says when it runs."""
-        read = self._origin
-        if read is None:
-            return Connected(self.id)
-        return Connected(self.id, read.local_bytes + read.primary_bytes, read.local_bytes)
+        return Connected(self.id, *self._files.restored_bytes)
 
     def _context(self, task: Task, operator: str) -> OperatorContext:
         node = next(link.node for link in task.links if link.node.name == operator)
@@ -214,7 +197,7 @@ class Attempt:
         subtask = SubtaskId(task.number, self.slot)
         channels = self._plan.inputs(subtask)
         inputs = [Input(c, self._plan.edges[c.edge].port, self._input(c)) for c in channels]
-        restored = (self._deploy.snapshots, inputs, self._plan, self.slot, self._fetch)
+        restored = (self._deploy.snapshots, inputs, self._plan, self.slot, self._files.fetch)
         rescued = restore_inflight(task.head.name, *restored)
         edges = {}
         for number in (number for link in task.links for number in link.edges):
@@ -338,8 +321,7 @@ class Attempt:
     def completed(self, checkpoint: CheckpointId) -> None:
         """A checkpoint is complete: older ones that are still being collected never will be."""
         self._assembler.forget(upto=checkpoint)
-        if self._kept is not None:
-            self._kept.completed(checkpoint)
+        self._files.completed(checkpoint)
         if self._commits is not None:
             self._commits.wanted(checkpoint)
 
@@ -377,9 +359,7 @@ class Attempt:
     def status(self) -> Status:
         self._say(None)
         committed = self._commits.committed if self._commits is not None else CheckpointId(0)
-        metrics = attempt_metrics(self.subtasks)
-        if self._origin is not None:
-            metrics |= restore_metrics(self._store, self._origin)
+        metrics = attempt_metrics(self.subtasks) | self._files.metrics()
         return Status(self.id, self.slot, self._finished, committed, metrics)
 
     def _on_taken(self, taken: Taken) -> None:
@@ -387,7 +367,7 @@ class Attempt:
         if together is None:
             return
         work = WriteWork(
-            self._store,
+            self._files.store,
             self.slot,
             self.id,
             taken.checkpoint,
@@ -399,8 +379,7 @@ class Attempt:
         )
 
         def written(snapshots: tuple[SubtaskSnapshot, ...]) -> None:
-            if self._kept is not None:
-                self._kept.acked(taken.checkpoint, snapshots)
+            self._files.acked(taken.checkpoint, snapshots)
             self._answer(Ack(self.id, taken.checkpoint, snapshots))
 
         def failed(error: BaseException) -> None:
@@ -451,23 +430,3 @@ def _restored(
     """This operator's part of every old subtask, in the order of their indices."""
     having = [s for s in snapshots if operator in s.operators]
     return tuple(s.operators[operator] for s in sorted(having, key=lambda s: s.subtask))
-
-
-def _copied(
-    stores: tuple[CheckpointStore | None, CheckpointStore | None], copies: LocalCopies | None
-) -> tuple[CopiedStore | None, CopiedStore | None]:
-    """There are copies of the job's own files only."""
-    own, origin = stores
-    copied = CopiedStore(own, copies) if own is not None else None
-    if origin is own:
-        return copied, copied
-    return copied, CopiedStore(origin) if origin is not None else None
-
-
-def _verifying(store: CopiedStore | None) -> FetchOf:
-    """A copy that is not what was written is passed over."""
-    if store is None:
-        return fetch_with(None)
-    return fetch_with(
-        lambda name, block: store.read(name, block.offset, block.length, partial(is_right, block))
-    )
