@@ -20,6 +20,7 @@ from penstock.protocol.ids import CheckpointId
 from penstock.protocol.messages import SnapshotOrder
 from penstock.shells.spark.state_source import StateSource
 from penstock.state import aggregates as agg
+from penstock.storage.filesystem import FilesystemStore
 from penstock.storage.local import LocalStore
 from penstock.wire import paths
 from tests.engine.reading_kit import borrower, checkpoint, fed, numbered, request
@@ -71,7 +72,7 @@ def test_the_newest_checkpoint_of_a_running_job_is_read_though_it_is_deleted_mea
             jobs.more_checkpoints(job, 4)
             reads.append(by_key(rows.collect()))
             assert rows.selectExpr("sum(n)").first()[0] == sum(n for n, _ in reads[-1].values())
-        leased = {paths.lease_of(str(p.relative_to(folder))) for p in folder.glob("chk-*/lease-*")}
+        leased = {n for name in FilesystemStore(str(folder)).list() if (n := paths.lease_of(name))}
         assert len(leased) == 3
         assert not any((folder / f"chk-{n}/_metadata").exists() for n in leased)
         tap.end(ROWS)

@@ -101,11 +101,20 @@ class Leftovers:
     def _could_go(self, owner: str, name: str) -> bool:
         checkpoint = paths.checkpoint_of(name)
         looked_ms = max(self.ended_ms[owner], self.looked_ms(owner))
-        gone_ms = self._metadata_gone_ms.get(checkpoint, 0.0) if checkpoint is not None else 0.0
-        came_before = self._written_ms[name] < looked_ms and gone_ms < looked_ms
+        came_before = self._written_ms[name] < looked_ms and self._unneeded_ms(name) < looked_ms
         refused_ms = self._last_refused_ms(owner, checkpoint)
         given_up = refused_ms >= looked_ms and self._looks[owner] >= TIDY_TRIES_MAX
         return came_before and not given_up
+
+    def _unneeded_ms(self, name: str) -> float:
+        """When the metadata went of the last checkpoint that had, or referred to, this file."""
+        own, manifests = paths.checkpoint_of(name), self._world.checkers.manifests
+        times = (
+            time_ms
+            for n, time_ms in self._metadata_gone_ms.items()
+            if n == own or (n in manifests and name in manifests[n].files)
+        )
+        return max(times, default=0.0)
 
     def _last_refused_ms(self, owner: str, checkpoint: CheckpointId | None) -> float:
         """A shared file, which is no one checkpoint's, also stays where storage does not say what another refers to."""
