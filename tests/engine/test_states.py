@@ -422,7 +422,7 @@ def small_limits() -> Iterator[None]:
 
 @pytest.mark.parametrize("incremental", [False, True], ids=["heap", "heap, incremental"])
 @given(rounds=rounds)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_states_answer_as_dictionaries_would(incremental: bool, rounds: list[Round]) -> None:
     """S1, S4, S6, S9, R6, I2, I20, I21, bug-D19, bug-G16: key by key and for whole batches, with snapshots that are
     written long after they were taken, and restores at another parallelism."""

@@ -82,7 +82,7 @@ rounds = st.lists(
     incremental=st.booleans(),
     sweep_cells=st.sampled_from([1, EVERYTHING]),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_states_answer_as_dictionaries_with_a_time_to_live_would(
     first: Declared, rounds: list[Round], incremental: bool, sweep_cells: int
 ) -> None:

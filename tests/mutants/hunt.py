@@ -178,7 +178,7 @@ def failing_without_any_bug(tests: Iterable[str]) -> list[str]:
 
 
 def _pytest(tests: Iterable[str], failures: _Failures, mutant: Mutant | None) -> int:
-    options = ["-q", "-p", "no:cacheprovider", "--timeout", "30", "--exitfirst"]
+    options = ["-q", "-p", "no:cacheprovider", "--timeout", "180", "--exitfirst"]
     options += ["-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning"]
     bug = nullcontext() if mutant is None else mutant.enter()
     silence = io.StringIO()
