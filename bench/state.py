@@ -60,7 +60,7 @@ def increments(sizes: Sizes) -> list[Figure]:
     what = f"{keys:,} keys, {CHANGED:.0%} changed"
     return [
         Figure(
-            "state",
+            "increments",
             f"bytes of an increment, {what}",
             middle(parts.bytes),
             "bytes",
@@ -69,7 +69,7 @@ def increments(sizes: Sizes) -> list[Figure]:
             at_most=0.03,
         ),
         Figure(
-            "state",
+            "increments",
             f"time to write an increment, {what}",
             middle(parts.seconds),
             "s",
@@ -77,7 +77,7 @@ def increments(sizes: Sizes) -> list[Figure]:
             middle(whole.seconds),
             at_most=0.10,
         ),
-        within("state", f"pause for a snapshot of {keys:,} keys", pauses, "ms", PAUSE_MS),
+        within("increments", f"pause for a snapshot of {keys:,} keys", pauses, "ms", PAUSE_MS),
     ]
 
 
@@ -157,7 +157,7 @@ def functions(sizes: Sizes) -> list[Figure]:
         samples = [_rows_per_s(function, keys, sizes.limit_s) for _ in range(sizes.repetitions)]
         figures.append(
             Figure(
-                "state",
+                "own functions",
                 what,
                 middle(samples),
                 "rows/s",
