@@ -6,6 +6,7 @@ checkpoint is complete only when every subtask has answered, so waiting for one'
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
@@ -16,7 +17,7 @@ from penstock.engine.operators.base import FrozenOperator
 from penstock.engine.spec import InDriver
 from penstock.engine.worker.segment_files import Files, SegmentFiles
 from penstock.engine.worker.subtask import Taken
-from penstock.errors import CheckpointCorrupt, CommitError, StorageError
+from penstock.errors import CheckpointCorrupt, CommitError, InvariantBroken, StorageError
 from penstock.ports.clock import Clock
 from penstock.ports.store import CheckpointStore, Writing
 from penstock.protocol.ids import AttemptId, CheckpointId, SlotId, SubtaskId
@@ -57,7 +58,7 @@ class WriteWork:
         if self.store is None and self.in_driver is None:
             release_all(self.taken)
             return tuple(_snapshot(taken, _Written()) for taken in self.taken)
-        written = self._write(self.store or _NoFiles(self.in_driver))
+        written = self._write(self.store or _NoFiles())
         if self.in_driver is not None:
             _check_small(self.taken, written, self.in_driver)
         snapshots = [
@@ -68,8 +69,8 @@ class WriteWork:
 
     def _write(self, files: Files) -> list[_Written]:
         """Durable when this returns."""
-        place, limits = paths.WorkerFile(self.checkpoint, self.slot, self.attempt), self.in_driver
-        room = self.inline_bytes_max if limits is None else limits.worker_bytes_max
+        place = paths.WorkerFile(self.checkpoint, self.slot, self.attempt)
+        room = self.inline_bytes_max if self.in_driver is None else sys.maxsize
         out = SegmentFiles(files, place, room, self.compression)
         try:
             written = [_write(taken, out) for taken in self.taken]
@@ -83,29 +84,30 @@ class WriteWork:
 class _NoFiles:
     """Where checkpoints are kept in the driver's memory nothing goes into files."""
 
-    def __init__(self, limits: InDriver | None) -> None:
-        self._limits = limits
-
     def begin(self, name: str) -> Writing:
-        limit = self._limits.worker_bytes_max if self._limits is not None else 0
-        raise _too_large("all state of a worker together", f"more than {limit:,}", limit)
+        raise InvariantBroken(f"{name} was to be written, and there is no place for files")
 
 
 def _check_small(taken: Sequence[Taken], written: Sequence[_Written], limits: InDriver) -> None:
     """Rows in flight have a limit of their own (`inflight_bytes_max`) and count in the total only."""
+    total = 0
     for subtask, parts in zip(taken, written, strict=True):
+        total += sum(len(entry.segment.inline or b"") for entry in parts.inflight)
         for name, segments in parts.segments.items():
             for segment in segments:
                 size = len(segment.inline or b"")
+                total += size
                 if size > limits.state_bytes_max:
                     where = f"operator {name!r} in subtask {subtask.subtask.index}"
                     what = f"state {segment.state!r} of {where}"
-                    raise _too_large(what, f"{size:,}", limits.state_bytes_max)
+                    raise _too_large(what, size, limits.state_bytes_max)
+    if total > limits.worker_bytes_max:
+        raise _too_large("all state of a worker together", total, limits.worker_bytes_max)
 
 
-def _too_large(what: str, size: str, limit: int) -> StorageError:
+def _too_large(what: str, size: int, limit: int) -> StorageError:
     return StorageError(
-        f'{what} has {size} bytes, and a checkpoint in the driver\'s memory (CheckpointConfig("memory:")) may have'
+        f'{what} has {size:,} bytes, and a checkpoint in the driver\'s memory (CheckpointConfig("memory:")) may have'
         f' {limit:,} of that: give the job a directory, as in CheckpointConfig("checkpoints/")'
     )
 
