@@ -151,7 +151,7 @@ class Checkers:
         self.manifests[checkpoint] = manifest
         self.completed_ms[checkpoint] = self._world.clock.now_ms
         self.fates.on_complete(number_of(who), checkpoint)
-        if not self.is_void(manifest):
+        if not self.is_void(manifest) and not excuses.is_damaged(self._world, manifest):
             self._check_complete(manifest)
             if self._world.problem is None:
                 self._check_contents(manifest)

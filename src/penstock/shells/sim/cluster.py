@@ -170,6 +170,13 @@ class Cluster:
                 self.kill(process, "the job is over")
         if driver.manager.outcome in (Outcome.STOPPED, Outcome.CANCELLED) and world.durable:
             self.plan_driver(world.rng.random() * 300)
+        if driver.manager.reason.startswith("JobFenced") and not self._owner_lives():
+            self.plan_driver(world.rng.random() * 300)
+
+    def _owner_lives(self) -> bool:
+        """The claim of a driver that was killed may come late, and fence off the one that was started instead of it."""
+        names = {each.name for each in self.running}
+        return self.driver_is_planned or self._world.checkers.owner in names
 
     def crash_driver(self, driver: DriverProcess) -> None:
         self._world.note("world", f"driver {driver.number} is killed")
