@@ -183,8 +183,9 @@ class Checkers:
         self.leftovers.on_deleted(name)
         self._check_deleted(name)
         checkpoint = paths.metadata_of(name)
-        if checkpoint is not None and name in self._world.harmed:
-            self.fates.on_gone(number_of(who), checkpoint)
+        if checkpoint is not None:
+            damaged = name in self._world.harmed
+            self.fates.on_gone(number_of(who), checkpoint, damaged=damaged)
 
     def _check_deleted(self, name: str) -> None:
         """I12: a file goes only when no checkpoint that still exists needs it, and a checkpoint only when enough
