@@ -11,7 +11,7 @@ from penstock.protocol.ids import AttemptId, CheckpointId
 from penstock.shells.sim.world import World
 from penstock.wire import manifest as manifests
 from penstock.wire import paths, records
-from tests.sim.kit import DRIVER, any_transaction, invariant, judged, newest, with_state
+from tests.sim.kit import DRIVER, any_transaction, invariant, judged, newest, with_own_file
 
 LEFT = "chk-900/0-1"
 
@@ -79,7 +79,7 @@ def test_what_a_driver_that_was_overtaken_deletes_by_halves_later_is_not_either(
     after: World,
 ) -> None:
     """I13: when the last owner looked, the checkpoint was there and to be kept."""
-    manifest = with_state(after)
+    manifest = with_own_file(after)
     after.disk.delete(paths.metadata(manifest.checkpoint))
     assert judged(after) == "I13"
     after.problem = None

@@ -93,6 +93,11 @@ HAPPENINGS = {
     "did not complete within the timeout": "a checkpoint times out",
     " final": "a job finishes",
     "no checkpoints;": "a job without checkpoints",
+    "in the driver's memory": "checkpoints in the driver's memory",
+    "local copies": "workers have copies of their state",
+    "full checkpoints": "checkpoints that build on nothing",
+    "when started again": "a job goes on and keeps its state otherwise",
+    "fn-": "a function with state",
 }
 
 

@@ -130,7 +130,7 @@ class Strikes:
         """The wall clock alone: what the engine waits for goes by the other one."""
         clock, rng = self._world.clock, self._world.rng
         jump_ms = (rng.random() * 2 - 1) * rng.choice((1e3, 1e6, 1e9))
-        clock.jumped_ms += jump_ms
+        clock.jump(jump_ms)
         self._world.note("clock", f"the wall clock jumps by {jump_ms / 1000:.1f} s")
 
     def _damage(self) -> None:
