@@ -43,7 +43,7 @@ def test_a_map_has_the_last_note_of_every_slot() -> None:
 
 
 def test_a_value_is_set_and_cleared() -> None:
-    """S1: 1, 6 and 8 set it, 5 clears it."""
+    """S1: 1, 6 and 8 set it, 3, 5 and 9 clear it."""
     assert told(Memory(("mark",)), (1, 0), (2, 0), (5, 0), (6, 0)) == ["", "mrow 1", "mrow 1", ""]
 
 

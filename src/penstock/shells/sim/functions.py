@@ -36,7 +36,7 @@ ON_RECENT = {0: REPLACES, 1: CLEARS}
 """What a row with this value does to the list of recent ids; any other is added."""
 ON_SLOTS = {3: CLEARS, 7: CLEARS}
 """What it does to its slot in the map; any other sets it."""
-ON_MARK = {1: REPLACES, 5: CLEARS, 6: REPLACES, 8: REPLACES}
+ON_MARK = {1: REPLACES, 3: CLEARS, 5: CLEARS, 6: REPLACES, 8: REPLACES, 9: CLEARS}
 """What it does to the value; any other nothing."""
 
 
