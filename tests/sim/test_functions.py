@@ -193,3 +193,31 @@ def test_a_checkpoint_with_moments_of_others_breaks_i2() -> None:
         patch.setattr(Stored, "__init__", later)
         found.checkers.states.check(newest(found))
     assert invariant(found) == "I2", function.memory
+
+
+# ---- schedules
+
+
+def test_lives_end_in_many_schedules_and_go_on_in_others() -> None:
+    """I21: where nothing is ever over, nothing is proved."""
+    short = over = 0
+    for seed in range(250):
+        found = World(seed)
+        functions = found.scenario.functions.items()
+        chosen = [(sink, fn) for sink, fn in functions if fn.memory.ttl_ms in (15, 120)]
+        if not chosen or not found.exactly_once:
+            continue
+        found.run()
+        short += len(chosen)
+        over += sum(has_forgotten(found, sink, fn.memory) for sink, fn in chosen)
+    assert short / 5 < over < short
+
+
+def has_forgotten(found: World, sink: str, memory: Memory) -> bool:
+    """Whether a function told less than it would have without an end."""
+    keys = {key for key, *_ in found.table.rows(sink)}
+    histories = [sorted(r for r in found.table.rows(sink) if r[0] == key) for key in keys]
+    return any(
+        told(memory.for_ever(), *((r[2], r[3]) for r in rows)) != [r[4] for r in rows]
+        for rows in histories
+    )

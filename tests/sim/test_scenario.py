@@ -112,7 +112,7 @@ def test_functions_come_in_all_forms_and_with_all_states() -> None:
     found = [fn for seed in range(300) for fn in drawn(seed).functions.values()]
     memories = [fn.memory for fn in found]
     assert {state for memory in memories for state in memory.states} == set(Memory.states)
-    assert {memory.ttl_ms for memory in memories} == {None, 60, 400, 3_600_000, LONG_MS}
+    assert {memory.ttl_ms for memory in memories} == {None, 15, 120, 3_600_000, LONG_MS}
     assert {memory.on_read for memory in memories} == {True, False}
 
 

@@ -72,7 +72,7 @@ def draw_memory(rng: Random) -> Memory:
     """Mostly one state, because every one costs time in every batch."""
     one = rng.choice((RECENTLY, IN_SLOTS, AS_MARK))
     states = Memory.states if rng.random() < 0.2 else (one,)
-    ttl_ms = rng.choice((None, None, 60, 400, 3_600_000, LONG_MS))
+    ttl_ms = rng.choice((None, None, 15, 120, 3_600_000, LONG_MS))
     return Memory(states, ttl_ms, ttl_ms is not None and rng.random() < 0.4)
 
 
