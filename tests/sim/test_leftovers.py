@@ -107,6 +107,19 @@ def test_what_storage_refused_to_the_end_is_not_held_against_the_job(
     assert judged(after) == "I13"
 
 
+def test_a_checkpoint_that_was_kept_in_the_place_of_a_damaged_one_may_be_damaged_itself(
+    after: World,
+) -> None:
+    """I13: when the job chose which to keep, it was whole."""
+    everything = sorted(after.checkers.manifests)
+    keep(after, len(everything) - 1)
+    after.harmed = {paths.metadata(everything[0])}
+    assert judged(after) == "I13"
+    after.problem = None
+    after.harmed = {paths.metadata(everything[0]), paths.metadata(everything[1])}
+    assert judged(after) == "none"
+
+
 def test_an_owner_that_does_not_know_what_to_restore_deletes_nothing(after: World) -> None:
     """I12, I13: the newest checkpoint is damaged, and nobody can say what still counts."""
     leave(after)

@@ -74,6 +74,7 @@ HAPPENINGS = {
     "is cut short": "a file of a checkpoint loses its end",
     "is filled with zeros": "a file of a checkpoint is emptied",
     "is swapped": "two files of checkpoints change places",
+    "disk         shared/": "a file is damaged that several checkpoints share",
     "is lost": "a state file of a checkpoint is gone",
     "the wall clock jumps": "the wall clock jumps",
     "The newest checkpoint cannot be used": "a damaged checkpoint is refused",

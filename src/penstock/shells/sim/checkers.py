@@ -88,9 +88,10 @@ class Checkers:
 
     @property
     def damaged(self) -> set[CheckpointId]:
-        """Snapshots of which any file is not what was written."""
-        found = (paths.checkpoint_of(name) for name in self._world.harmed)
-        return {checkpoint for checkpoint in found if checkpoint is not None}
+        """Snapshots of which any file is not what was written, also one that they share with others."""
+        harmed = self._world.harmed
+        found = {n for name in harmed if (n := paths.checkpoint_of(name)) is not None}
+        return found.union(n for n, m in self.manifests.items() if not harmed.isdisjoint(m.files))
 
     def listed(self, who: str) -> list[str]:
         """What somebody saw when it looked through everything the last time."""

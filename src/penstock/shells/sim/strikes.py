@@ -138,7 +138,9 @@ class Strikes:
         disk, rng = self._world.disk, self._world.rng
         names = disk.list()
         complete = {n for name in names if (n := paths.metadata_of(name)) is not None}
-        candidates = [name for name in names if paths.checkpoint_of(name) in complete]
+        manifests = self._world.checkers.manifests
+        shared = {file for n in complete if n in manifests for file in manifests[n].files}
+        candidates = [n for n in names if n in shared or paths.checkpoint_of(n) in complete]
         if not candidates:
             return
         name = rng.choice(candidates)
