@@ -37,6 +37,11 @@ class Column(Protocol):
     kind: pa.DataType
 
     @property
+    def pile_bytes(self) -> int:
+        """What lies beside the arrays."""
+        ...
+
+    @property
     def origin(self) -> object: ...
 
     @property
@@ -70,6 +75,10 @@ class FlatColumn:
         self.kind = kind
         self.values: Values = np.zeros(FIRST_ROWS, dtype_of(kind))
         self.valid: Flags | None = np.zeros(FIRST_ROWS, np.bool_) if nullable else None
+
+    @property
+    def pile_bytes(self) -> int:
+        return 0
 
     @property
     def origin(self) -> object:
@@ -128,6 +137,10 @@ class PiledColumn:
     @property
     def origin(self) -> object:
         return self._pile
+
+    @property
+    def pile_bytes(self) -> int:
+        return self._pile.nbytes
 
     @property
     def raw(self) -> tuple[Values, ...]:

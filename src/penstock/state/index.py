@@ -58,6 +58,10 @@ class Index(Protocol):
         """Forgets the keys of these cells; those that can be used again."""
         ...
 
+    def removable(self, cells: I64) -> I64:
+        """Those of these cells whose keys can be forgotten."""
+        ...
+
 
 class WordIndex:
     """Keys of one column of at most 8 bytes."""
@@ -130,6 +134,9 @@ class WordIndex:
             self._null = NOBODY
         self._near.forget(words)
         self._table.remove(words, mix(words))
+        return cells
+
+    def removable(self, cells: I64) -> I64:
         return cells
 
 
@@ -213,6 +220,13 @@ class HashIndex:
             return cells
         self._table.remove(h1.view(np.int64), h1)
         return cells
+
+    def removable(self, cells: I64) -> I64:
+        """None of those that others were told apart from, nor of the others."""
+        if not self._met:
+            return cells
+        h1 = keyhash.key_hashes([column.get(cells) for column in self._columns])[0]
+        return cells[~np.isin(h1, np.array(sorted(self._met), np.uint64))]
 
     _apart_cells: I64 = np.empty(0, np.int64)
 

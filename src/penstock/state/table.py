@@ -6,7 +6,7 @@ before they first change; see `frozen_table.py` for how the writer puts the two 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,7 @@ import pyarrow as pa
 from penstock.plan.keyhash import I64, Flags
 from penstock.state.cells import Cells
 from penstock.state.columns import FlatColumn, PiledColumn, make_column
-from penstock.state.flat import FIRST_ROWS, Values, grown
+from penstock.state.flat import FIRST_ROWS, Values, grown, to_arrow
 from penstock.state.frozen_table import FrozenTable, Saved
 from penstock.state.keyspace import KeysOf
 from penstock.state.lifetime import TOUCHED, Lifetimes
@@ -61,6 +61,8 @@ class Table:
         self.lifetimes = lifetimes
         self._kept = [*self.columns, *([lifetimes.touched] if lifetimes is not None else [])]
         """All that a row has."""
+        self.brought: Callable[[I64], None] = lambda _: None
+        """Hears of rows that came back from a floor below."""
         self._count = 0
         self._keys = keys
         self._saved_at: npt.NDArray[np.uint32] = np.zeros(FIRST_ROWS, np.uint32)
@@ -71,11 +73,17 @@ class Table:
     def __len__(self) -> int:
         return self._count
 
+    def begin_with(self, rows: int) -> None:
+        """So many lie in a floor below."""
+        self._count = rows
+
     # ---- rows
 
     def add(self, cells: I64 | slice) -> None:
-        """Rows in cells that were made just now: no freeze knows them, so they need no saving."""
+        """Rows in cells that were made just now. Those that never were before no freeze knows."""
         self._count += cells.stop - cells.start if isinstance(cells, slice) else len(cells)
+        if self._frozen and not isinstance(cells, slice):
+            self._save(cells)
         self.present[cells] = True
         self._saved_at[cells] = self._freezes
         if self.changes is not None:
@@ -89,8 +97,11 @@ class Table:
         may have seen, whole or half, has its entry in the log that is then read."""
         if self.changes is not None:
             self.changes.dirty[cells] = True
-        if not self._frozen:
-            return
+        if self._frozen:
+            self._save(cells)
+
+    def _save(self, cells: I64) -> None:
+        """What frozen views that are still being copied need of these rows."""
         self._frozen = tuple(view for view in self._frozen if view.copying)
         if not self._frozen:
             return
@@ -129,6 +140,53 @@ class Table:
         if self.lifetimes is not None and len(cells):
             self.touch(cells)
             self.lifetimes.touch(cells)
+
+    def track(self, changes: Tracker) -> None:
+        """From now on changes are told. There are no rows yet."""
+        self.changes = changes
+        changes.grow(0, len(self.present))
+
+    # ---- rows that come from a floor below, and go there
+
+    def bring(self, cells: I64, values: Sequence[pa.Array]) -> None:
+        """Rows come back as they were, into cells that were made just now."""
+        if self._frozen:
+            self._save(cells)
+        self.present[cells] = True
+        self._saved_at[cells] = self._freezes
+        for column, array in zip(self._kept, values, strict=True):
+            column.put(cells, array)
+        if self.lifetimes is not None:
+            self.lifetimes.brought(cells)
+
+    def forget(self, cells: I64) -> None:
+        """The rows of distinct cells that have one lie elsewhere from now on. No view is being copied."""
+        self.present[cells] = False
+        for column in self._kept:
+            column.reset(cells)
+
+    def stored(self, cells: I64) -> pa.RecordBatch:
+        """Rows as a snapshot has them."""
+        groups = to_arrow(self.cells.groups.take(cells), pa.uint16())
+        columns = [groups, *self._keys()(cells), *(each.get(cells) for each in self._kept)]
+        cast = [each.cast(f.type) for each, f in zip(columns, self.schema, strict=True)]
+        return pa.RecordBatch.from_arrays(cast, schema=self.schema)
+
+    @property
+    def row_bytes(self) -> int:
+        """What a cell takes in its arrays."""
+        return sum(array.dtype.itemsize for array in (*self._raw(), self._saved_at)) + 1
+
+    @property
+    def pile_bytes(self) -> int:
+        """What lies beside them."""
+        return sum(each.pile_bytes for each in self._kept)
+
+    def views(self) -> tuple[FrozenTable, ...]:
+        """Those that are still being copied."""
+        return tuple(view for view in self._frozen if view.copying)
+
+    # ---- values
 
     def get(self, cells: I64) -> pa.RecordBatch:
         """The rows; nulls where a cell has none. A column without nulls is zero there."""
