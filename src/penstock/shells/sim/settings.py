@@ -70,6 +70,5 @@ def draw(rng: Random, durable: bool, exactly_once: bool) -> Settings:
             aligned_timeout_ms=rng.choice((0.0, 3.0, 20.0, 200.0)) if how == "expedited" else None,
             tolerable_failures=rng.choice((0, 2, 1_000)),
             keep=rng.choice((1, 2, 3)),
-            incremental=True,
         ),
     )
