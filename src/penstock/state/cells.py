@@ -13,10 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.plan.keyhash import I64
-from penstock.state.flat import FIRST_ROWS, grown
+from penstock.state.flat import FIRST_ROWS
+from penstock.state.stretch import Stretch
 
 Groups = npt.NDArray[np.uint16]
 
+GROW_CELLS_MAX = 1 << 18
+"""So many cells more than needed are there at most."""
 _NONE: I64 = np.empty(0, np.int64)
 
 
@@ -39,12 +42,21 @@ class Cells:
     def __init__(self) -> None:
         self.end = 0
         """Cells from here on were never given out."""
-        self.groups: Groups = np.zeros(FIRST_ROWS, np.uint16)
-        """The key group of every cell."""
+        self._groups = Stretch(np.uint16, FIRST_ROWS)
         self._tenants: list[Tenant] = []
         self._back: list[I64] = []
         """Given back, and not used again yet."""
         self._free: I64 = _NONE
+
+    @property
+    def groups(self) -> Groups:
+        """The key group of every cell."""
+        return self._groups.array
+
+    @property
+    def copying(self) -> bool:
+        """A frozen view of something in these cells is being copied."""
+        return any(tenant.copying for tenant in self._tenants)
 
     @property
     def count(self) -> int:
@@ -74,14 +86,16 @@ class Cells:
             self._back.append(cells)
 
     def _reused(self, most: int) -> I64:
-        if self._back and not any(tenant.copying for tenant in self._tenants):
+        if self._back and not self.copying:
             self._free = np.concatenate([self._free, *self._back])
             self._back = []
         taken, self._free = self._free[:most], self._free[most:]
         return taken
 
     def _grow(self, count: int, needed: int) -> None:
-        self.groups = grown(self.groups, count, needed)
+        before = len(self.groups)
+        more = min(before // 2, GROW_CELLS_MAX)
+        self._groups.grow(count, max(needed, before + more))
         for tenant in self._tenants:
             tenant.grow(count, len(self.groups))
 

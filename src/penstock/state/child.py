@@ -14,9 +14,10 @@ import pyarrow as pa
 
 from penstock.plan.keyhash import I64, Flags
 from penstock.state.changes import Changes
-from penstock.state.flat import FIRST_ROWS, Values, grown, int64_array
+from penstock.state.flat import FIRST_ROWS, Values, int64_array
 from penstock.state.keyspace import NOBODY, KeysOf, KeySpace
 from penstock.state.lifetime import Lifetimes
+from penstock.state.stretch import Stretch
 from penstock.state.table import Table, row_schema
 
 OWNER = pa.field("__owner", pa.int64(), nullable=False)
@@ -48,11 +49,20 @@ class Child:
         self.space = KeySpace(pa.schema([OWNER, *schema]), max_parallelism)
         rows = row_schema(kind, space.schema, schema, values)
         self.table = Table(state, self.space.cells, self._keys, rows, values, changes, lifetimes)
-        self._first: I64 = np.full(FIRST_ROWS, NOBODY, np.int64)
-        self._last: I64 = np.full(FIRST_ROWS, NOBODY, np.int64)
+        self._firsts = Stretch(np.int64, FIRST_ROWS, NOBODY)
+        self._lasts = Stretch(np.int64, FIRST_ROWS, NOBODY)
         self._links = _Links()
         space.cells.admit(self)
         self.space.cells.admit(self._links)
+
+    @property
+    def _first(self) -> I64:
+        """The first row of every key, by its cell."""
+        return self._firsts.array
+
+    @property
+    def _last(self) -> I64:
+        return self._lasts.array
 
     # ---- rows
 
@@ -191,8 +201,8 @@ class Child:
         return self.table.copying
 
     def grow(self, count: int, capacity: int) -> None:
-        self._first = grown(self._first, count, capacity, NOBODY)
-        self._last = grown(self._last, count, capacity, NOBODY)
+        self._firsts.grow(count, capacity)
+        self._lasts.grow(count, capacity)
 
     def reset(self, cells: I64) -> None:
         self._first[cells] = self._last[cells] = NOBODY
@@ -204,12 +214,20 @@ class _Links:
     copying = False
 
     def __init__(self) -> None:
-        self.following: I64 = np.full(FIRST_ROWS, NOBODY, np.int64)
-        self.preceding: I64 = np.full(FIRST_ROWS, NOBODY, np.int64)
+        self._following = Stretch(np.int64, FIRST_ROWS, NOBODY)
+        self._preceding = Stretch(np.int64, FIRST_ROWS, NOBODY)
+
+    @property
+    def following(self) -> I64:
+        return self._following.array
+
+    @property
+    def preceding(self) -> I64:
+        return self._preceding.array
 
     def grow(self, count: int, capacity: int) -> None:
-        self.following = grown(self.following, count, capacity, NOBODY)
-        self.preceding = grown(self.preceding, count, capacity, NOBODY)
+        self._following.grow(count, capacity)
+        self._preceding.grow(count, capacity)
 
     def reset(self, cells: I64) -> None:
         """Whoever gets a cell is linked anew."""

@@ -30,8 +30,9 @@ from penstock.plan.keyhash import (
 from penstock.state.cell_table import CellTable
 from penstock.state.cells import Allot
 from penstock.state.columns import Column
-from penstock.state.flat import FIRST_ROWS, grown, int64_array, take_rows
+from penstock.state.flat import FIRST_ROWS, int64_array, take_rows
 from penstock.state.near import NearCells
+from penstock.state.stretch import Stretch
 
 NOBODY = -1
 
@@ -57,6 +58,8 @@ class Index(Protocol):
     def remove(self, cells: I64) -> I64:
         """Forgets the keys of these cells; those that can be used again."""
         ...
+
+    def grow(self, count: int, capacity: int) -> None: ...
 
 
 class WordIndex:
@@ -132,6 +135,9 @@ class WordIndex:
         self._table.remove(words, mix(words))
         return cells
 
+    def grow(self, count: int, capacity: int) -> None:
+        """The table knows how many keys there are."""
+
 
 class HashIndex:
     """Keys of any other shape."""
@@ -140,7 +146,8 @@ class HashIndex:
         self._table = CellTable(_identity, allot)
         self._columns = columns
         self._allot = allot
-        self._h2: U64 = np.zeros(FIRST_ROWS, np.uint64)
+        self._checks = Stretch(np.uint64, FIRST_ROWS)
+        """Hash h2 by cell."""
         self._exact = True
         self._told_apart: dict[tuple[Any, ...], int] = {}
         self._met: set[int] = set()
@@ -173,14 +180,13 @@ class HashIndex:
         return Found(cells, new, hashes.h1.take(new_rows))
 
     def _keep(self, keys: Sequence[pa.Array], h2: U64, rows: I64, cells: I64) -> None:
-        self._h2 = grown(self._h2, len(self._h2), int(cells.max()) + 1)
-        self._h2[cells] = h2.take(rows)
+        self._checks.array[cells] = h2.take(rows)
         for column, key in zip(self._columns, keys, strict=True):
             column.put(cells, _take(key, rows))
 
     def _differs(self, keys: Sequence[pa.Array], h2: U64, cells: I64) -> Flags:
         """True for rows whose key is not the one of the cell that their hash h1 led to."""
-        differs: Flags = self._h2.take(cells) != h2
+        differs: Flags = self._checks.array.take(cells) != h2
         if not self._exact:
             for column, key in zip(self._columns, keys, strict=True):
                 differs |= ~column.equal(cells, key)
@@ -213,6 +219,9 @@ class HashIndex:
             return cells
         self._table.remove(h1.view(np.int64), h1)
         return cells
+
+    def grow(self, count: int, capacity: int) -> None:
+        self._checks.grow(count, capacity)
 
     _apart_cells: I64 = np.empty(0, np.int64)
 

@@ -17,6 +17,7 @@ from penstock.state.cells import Cells
 from penstock.state.columns import Column, make_column
 from penstock.state.flat import FIRST_ROWS
 from penstock.state.index import NOBODY, make_index
+from penstock.state.stretch import Stretch
 
 KeysOf: TypeAlias = Callable[[I64], list[pa.Array]]
 """The key columns of these cells, on any thread."""
@@ -35,9 +36,11 @@ class KeySpace:
         self.schema = schema
         self.cells = Cells()
         self._max_parallelism = max_parallelism
-        self._columns: list[Column] = [make_column(field.with_nullable(True)) for field in schema]
+        self._columns: list[Column] = [
+            make_column(field.with_nullable(True), self._may_move) for field in schema
+        ]
         self._index = make_index(self._columns, self.cells.allot)
-        self._stamp = np.zeros(FIRST_ROWS, np.int32)
+        self._stamps = Stretch(np.int32, FIRST_ROWS)
         self.cells.admit(self)
 
     def find(self, keys: Sequence[pa.Array]) -> I64:
@@ -74,14 +77,20 @@ class KeySpace:
     def last_rows(self, cells: I64) -> I64:
         """The rows that are the last of their cell in this batch, ascending."""
         rows = np.arange(len(cells), dtype=np.int32)
-        self._stamp[cells] = rows
-        return np.flatnonzero(self._stamp.take(cells) == rows)
+        stamp = self._stamps.array
+        stamp[cells] = rows
+        return np.flatnonzero(stamp.take(cells) == rows)
 
     def first_rows(self, cells: I64, of: I64) -> I64:
         """For each of these cells, the first row of the batch that has it."""
         rows = np.arange(len(cells) - 1, -1, -1, dtype=np.int32)
-        self._stamp[cells[::-1]] = rows
-        return self._stamp.take(of).astype(np.int64)
+        stamp = self._stamps.array
+        stamp[cells[::-1]] = rows
+        return stamp.take(of).astype(np.int64)
+
+    def _may_move(self, cells: I64) -> bool:
+        """A frozen view reads keys where they are until it has been copied."""
+        return not self.cells.copying
 
     # ---- as a tenant of its own cells
 
@@ -92,7 +101,8 @@ class KeySpace:
     def grow(self, count: int, capacity: int) -> None:
         for column in self._columns:
             column.grow(count, capacity)
-        self._stamp = np.zeros(capacity, np.int32)
+        self._index.grow(count, capacity)
+        self._stamps.grow(count, capacity)
 
     def reset(self, cells: I64) -> None:
         """The index sets the keys of new cells anyway."""
