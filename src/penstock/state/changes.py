@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,9 @@ from penstock.plan.keyhash import I64, Flags
 from penstock.protocol.snapshot import Segment
 from penstock.state.cells import Groups
 from penstock.state.flat import FIRST_ROWS, grown, to_arrow
+from penstock.state.frozen import Out
 from penstock.state.segments import BLOCK_ROWS_MAX, GROUP_COLUMN
+from penstock.state.tracking import View
 from penstock.wire import paths
 
 INTERVALS_MAX = 32
@@ -64,7 +67,7 @@ class Link:
 
 
 class Changes:
-    """Of one table. Intervals are kept as far back as the next delta may reach."""
+    """Meets the contract `Tracker`. Intervals are kept as far back as the next delta may reach."""
 
     def __init__(self) -> None:
         self.dirty: Flags = np.zeros(FIRST_ROWS, np.bool_)
@@ -101,16 +104,16 @@ class Changes:
         self.dirty, self._removed = np.zeros(len(self.dirty), np.bool_), []
         self._after = checkpoint
         self._forget(base)
-        chain = self._chains.get(base, ())
-        small = [link for link in chain if link.segment.delta and not link.large]
-        large = [link for link in chain if link.large]
+        links = self._chains.get(base, ())
+        small = [link for link in links if link.segment.delta and not link.large]
+        large = [link for link in links if link.large]
         since = base
         if len(small) >= SMALL_MAX:
             since = small[0].since
-        known = bool(chain) and any(each.after == since for each in self._intervals)
+        known = bool(links) and any(each.after == since for each in self._intervals)
         if not known or (len(small) >= SMALL_MAX and len(large) >= LARGE_MAX):
             return Plan(self, checkpoint, (), (), 0)
-        kept = tuple(link for link in chain if not (link in small and since != base))
+        kept = tuple(link for link in links if not (link in small and since != base))
         intervals = tuple(each for each in self._intervals if each.after >= since)
         return Plan(self, checkpoint, kept, intervals, since, large=since != base)
 
@@ -118,14 +121,14 @@ class Changes:
         """No later checkpoint has an older base than this one."""
         for older in [n for n in self._chains if n < base]:
             del self._chains[older]
-        chain = self._chains.get(base, ())
-        first = min((link.since for link in chain if link.since), default=base)
+        links = self._chains.get(base, ())
+        first = min((link.since for link in links if link.since), default=base)
         kept = [each for each in self._intervals if each.after >= min(first, base)]
         self._intervals = kept[-INTERVALS_MAX:]
 
-    def written(self, checkpoint: int, chain: tuple[Link, ...]) -> None:
+    def written(self, checkpoint: int, links: tuple[Link, ...]) -> None:
         """By the writer, on its own thread, before anybody can name this checkpoint as a base."""
-        self._chains[checkpoint] = chain
+        self._chains[checkpoint] = links
 
 
 @dataclass(frozen=True)
@@ -139,6 +142,17 @@ class Plan:
     intervals: tuple[Interval, ...]
     since: int
     large: bool = False
+
+    def write(self, view: View, out: Out) -> tuple[Segment, ...]:
+        cells = self.dirty_cells(view.end)
+        if cells is None:
+            made = out.put(view.state, view.schema, view.batches(), shared=True)
+        else:
+            schema = delta_schema(view.schema)
+            changed = (as_delta(batch, schema) for batch in view.batches(cells))
+            rows = chain(self.gone(schema), changed)
+            made = out.put(view.state, schema, rows, delta=True, shared=True)
+        return self.written(made, view.rows)
 
     def dirty_cells(self, end: int) -> I64 | None:
         """The cells with rows that changed; None: so many that all rows are written."""
@@ -169,9 +183,9 @@ class Plan:
         """The whole chain, now that this segment is written; the state has so many rows."""
         made = replace(made, rows_after=rows) if made.delta else made
         link = Link(made, self.since if made.delta else 0, self.large)
-        chain = (*(self.kept if made.delta else ()), link)
-        self.changes.written(self.checkpoint, chain)
-        return tuple(each.segment for each in chain)
+        links = (*(self.kept if made.delta else ()), link)
+        self.changes.written(self.checkpoint, links)
+        return tuple(each.segment for each in links)
 
 
 def delta_schema(schema: pa.Schema) -> pa.Schema:

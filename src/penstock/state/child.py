@@ -13,12 +13,12 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.plan.keyhash import I64, Flags
-from penstock.state.changes import Changes
 from penstock.state.flat import FIRST_ROWS, Values, int64_array
 from penstock.state.keyspace import NOBODY, KeysOf, KeySpace
 from penstock.state.lifetime import Lifetimes
 from penstock.state.stretch import Stretch
 from penstock.state.table import Table, row_schema
+from penstock.state.tracking import Tracker
 
 OWNER = pa.field("__owner", pa.int64(), nullable=False)
 
@@ -41,7 +41,7 @@ class Child:
         schema: pa.Schema,
         values: pa.Schema,
         max_parallelism: int,
-        changes: Changes | None = None,
+        changes: Tracker | None = None,
         lifetimes: Lifetimes | None = None,
     ) -> None:
         self.schema = schema

@@ -19,7 +19,6 @@ keys do not change while a view is copied.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -28,12 +27,12 @@ import pyarrow as pa
 from penstock.plan.keyhash import I64
 from penstock.protocol.snapshot import Segment
 from penstock.state.cells import Groups
-from penstock.state.changes import Plan, as_delta, delta_schema
 from penstock.state.columns import Reader
 from penstock.state.flat import Values, to_arrow
 from penstock.state.frozen import Out
 from penstock.state.keyspace import KeysOf
 from penstock.state.segments import block_bounds
+from penstock.state.tracking import Plan
 
 RANGE_BYTES = 8 << 20
 """So much is copied at a time."""
@@ -67,10 +66,10 @@ class FrozenTable:
     ) -> None:
         """`over_ms`: rows whose last value is a moment up to this one are over."""
         self.copying = True
-        self._state = state
-        self._schema = schema
-        self._rows = rows
-        self._end = end
+        self.state = state
+        self.schema = schema
+        self.rows = rows
+        self.end = end
         self._groups = groups
         self._keys = keys
         self._raw = raw
@@ -103,27 +102,16 @@ class FrozenTable:
 
     def write(self, out: Out) -> tuple[Segment, ...]:
         try:
-            plan = self._plan
-            if plan is None:
-                return (out.put(self._state, self._schema, self._batches(None)),)
-            cells = plan.dirty_cells(self._end)
-            if cells is None:
-                made = out.put(self._state, self._schema, self._batches(None), shared=True)
-            else:
-                schema = delta_schema(self._schema)
-                rows = chain(plan.gone(schema), self._changed(cells, schema))
-                made = out.put(self._state, schema, rows, delta=True, shared=True)
-            return plan.written(made, self._rows)
+            if self._plan is None:
+                return (out.put(self.state, self.schema, self.batches()),)
+            return self._plan.write(self, out)
         finally:
             self.release()
 
-    def _changed(self, cells: I64, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        return (as_delta(batch, schema) for batch in self._batches(cells))
-
-    def _batches(self, among: I64 | None) -> Iterator[pa.RecordBatch]:
+    def batches(self, among: I64 | None = None) -> Iterator[pa.RecordBatch]:
         """One batch per block, in order of the key groups; of these cells only, if they are given. Where all rows are
         written those that are over are left out; a delta has them, because an older row may lie below."""
-        groups = self._groups[: self._end] if among is None else self._groups.take(among)
+        groups = self._groups[: self.end] if among is None else self._groups.take(among)
         for low, high in self._ranges(groups):
             inside = np.flatnonzero((groups >= low) & (groups < high))
             cells = inside if among is None else among.take(inside)
@@ -153,7 +141,7 @@ class FrozenTable:
         raw = [array.take(cells) for array in self._raw]
         for saved in reversed(self._undo):
             mine = np.flatnonzero(
-                (saved.groups >= low) & (saved.groups < high) & (saved.cells < self._end)
+                (saved.groups >= low) & (saved.groups < high) & (saved.cells < self.end)
             )
             if not len(mine) or not len(cells):
                 continue
@@ -174,8 +162,8 @@ class FrozenTable:
             columns = [to_arrow(sorted_groups[start:end], pa.uint16())]
             columns += self._keys(cells.take(rows))
             columns += self._values([array.take(rows) for array in raw])
-            cast = [c.cast(field.type) for c, field in zip(columns, self._schema, strict=True)]
-            yield pa.RecordBatch.from_arrays(cast, schema=self._schema)
+            cast = [c.cast(field.type) for c, field in zip(columns, self.schema, strict=True)]
+            yield pa.RecordBatch.from_arrays(cast, schema=self.schema)
 
     def _values(self, raw: Sequence[Values]) -> list[pa.Array]:
         columns, at = [], 0

@@ -17,6 +17,7 @@ from penstock.state.keyspace import KeySpace
 from penstock.state.lifetime import Lifetimes
 from penstock.state.segments import GROUP_COLUMN
 from penstock.state.table import BELOW_PREFIX, KEY_PREFIX, Table, row_schema
+from penstock.state.tracking import Tracker
 
 
 class Holder(Protocol):
@@ -39,7 +40,7 @@ class Keyed:
     ) -> Table:
         """A state with one row per key."""
         space = self.space
-        changes = Changes() if self._incremental else None
+        changes = self._tracker()
         rows = row_schema(kind, space.schema, pa.schema([]), values)
         table = Table(state, space.cells, space.keys, rows, values, changes, lifetimes)
         self._holders.append(table)
@@ -54,12 +55,15 @@ class Keyed:
         lifetimes: Lifetimes | None = None,
     ) -> Child:
         """A state with many rows per key, each with a key of its own below it."""
-        changes = Changes() if self._incremental else None
+        changes = self._tracker()
         child = Child(
             kind, state, self.space, keys, values, self._max_parallelism, changes, lifetimes
         )
         self._holders.append(child)
         return child
+
+    def _tracker(self) -> Tracker | None:
+        return Changes() if self._incremental else None
 
     def vacate(self, cells: I64) -> None:
         """Of these distinct cells, the keys go that no state has anything for."""

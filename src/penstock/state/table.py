@@ -13,7 +13,6 @@ import pyarrow as pa
 
 from penstock.plan.keyhash import I64, Flags
 from penstock.state.cells import Cells
-from penstock.state.changes import Changes
 from penstock.state.columns import FlatColumn, PiledColumn, make_column
 from penstock.state.flat import FIRST_ROWS, Values
 from penstock.state.frozen_table import FrozenTable, Saved
@@ -21,6 +20,7 @@ from penstock.state.keyspace import KeysOf
 from penstock.state.lifetime import TOUCHED, Lifetimes
 from penstock.state.segments import GROUP_FIELD
 from penstock.state.stretch import Stretch
+from penstock.state.tracking import Tracker
 
 KEY_PREFIX = "key."
 BELOW_PREFIX = "below."
@@ -46,7 +46,7 @@ class Table:
         keys: Callable[[], KeysOf],
         schema: pa.Schema,
         value_schema: pa.Schema,
-        changes: Changes | None = None,
+        changes: Tracker | None = None,
         lifetimes: Lifetimes | None = None,
     ) -> None:
         self.state = state
