@@ -121,7 +121,7 @@ def test_a_value_that_is_moved_while_a_view_waits_is_read_where_it_was() -> None
         some = cells[number % 2 :: 3]
         new = pa.RecordBatch.from_pydict({"t": [f"other {number}"] * len(some)}, values)
         kept.table.put(some, new)
-        kept.table.columns[0].tidy(300, 9_000)  # type: ignore[union-attr]
+        kept.table.columns[0]._tidy(300, 9_000)  # type: ignore[union-attr]
     rows = sorted(rows_of(view), key=lambda row: row["key.k"])
     assert [row["value.t"] for row in rows] == texts
 
@@ -137,7 +137,7 @@ def test_keys_stay_where_they_are_while_a_view_waits() -> None:
     assert isinstance(column, PiledColumn)
     before = column.raw[0].copy()
     for _ in range(500):
-        column.tidy(50, 500)
+        column._tidy(50, 500)
     assert np.array_equal(column.raw[0], before)
     names = {row["key.k"] for row in rows_of(view)}
     assert names == {f"key {i:03}" for i in range(0, 200, 10)} | {f"new {i:03}" for i in range(100)}

@@ -34,14 +34,8 @@ class Blocks:
         self.leaving: Flags = np.zeros(9, np.bool_)
         """By block. The last entry stands for what is in no block: it never leaves."""
         self.any_leaving = False
-
-    @property
-    def used_bytes(self) -> int:
-        return int(self._used.sum())
-
-    @property
-    def live_bytes(self) -> int:
-        return int(self._live.sum())
+        self.used_bytes = 0
+        self._garbage_bytes = 0
 
     def make(self) -> int:
         if self._free:
@@ -59,24 +53,28 @@ class Blocks:
         """So many bytes more were written into it, of which so many are pointed at."""
         self._used[block] += used
         self._live[block] += live
+        self.used_bytes += used
+        self._garbage_bytes += used - live
 
     def forget(self, block: int) -> tuple[int, int]:
         """It became part of another one: how many bytes it had, and how many of them are pointed at."""
         before = int(self._used[block]), int(self._live[block])
         self._used[block] = self._live[block] = 0
         self._free.append(block)
+        self._add_up()
         return before
 
     def let_go(self, blocks: I64, sizes: I64) -> None:
         """Nothing points at values any more that took so many bytes in these blocks."""
         self._live -= np.bincount(blocks, sizes, len(self._live)).astype(np.int64)
+        self._garbage_bytes += int(sizes.sum())
 
     def condemn(self, stays: int) -> None:
         """Says which blocks are to go, if there is enough garbage. `stays` is still being filled."""
-        used, live = self._used, self._live
-        garbage, total = int((used - live).sum()), int(used.sum())
-        if garbage <= max(GARBAGE_BYTES_MIN, total // GARBAGE_SHARE):
+        total = self.used_bytes
+        if self._garbage_bytes <= max(GARBAGE_BYTES_MIN, total // GARBAGE_SHARE):
             return
+        used, live = self._used, self._live
         share = live / np.maximum(used, 1)
         share[used == 0] = 2.0
         share[stays] = 2.0
@@ -94,6 +92,11 @@ class Blocks:
         self.leaving[blocks] = False
         self.any_leaving = False
         self._used[blocks] = self._live[blocks] = 0
+        self._add_up()
         numbers: list[int] = blocks.tolist()
         self._free += numbers
         return numbers
+
+    def _add_up(self) -> None:
+        self.used_bytes = int(self._used.sum())
+        self._garbage_bytes = self.used_bytes - int(self._live.sum())

@@ -30,6 +30,7 @@ ALONE_BYTES = LONG
 FIRST_BYTES = 256
 SPARE_SHARE = 8
 """For so many blocks that are used one may be kept that is not."""
+TRIM_BLOCKS = 2
 _SHIFT = BLOCK_BITS + LENGTH_BITS
 _PLACE = (1 << BLOCK_BITS) - 1
 _SPACE_BYTES = 1 << 60
@@ -56,10 +57,6 @@ class BytePile:
     @property
     def nbytes(self) -> int:
         return int(self._sizes.sum()) + BLOCK_BYTES * len(self._spare)
-
-    @property
-    def live_bytes(self) -> int:
-        return self._blocks.live_bytes
 
     def append(self, values: pa.Array) -> I64:
         offsets = text_offsets(values)
@@ -175,8 +172,12 @@ class BytePile:
             if block is not None and len(block) == BLOCK_BYTES and not self._views:
                 self._spare.append(block)
             self._set(number, None)
-        whole = np.count_nonzero(self._sizes)
-        del self._spare[whole // SPARE_SHARE :]
+
+    def trim(self) -> None:
+        """Too many blocks to spare are given back, a few at a time: that takes the kernel a while."""
+        if self._spare:
+            most = int(np.count_nonzero(self._sizes)) // SPARE_SHARE
+            del self._spare[max(most, len(self._spare) - TRIM_BLOCKS) :]
 
     def sizes_of(self, numbers: I64) -> I64:
         return _lengths(numbers, self._sizes)

@@ -33,6 +33,8 @@ than a few per cent until all cells had their turn."""
 TIDY_PER_ROW = 16
 TIDY_BYTES = 1 << 18
 """So many bytes are moved, and a quarter more than were let go."""
+RESET_SHARE = 4
+"""What goes takes no memory: the less is in a block when it is emptied, the better."""
 LOOK_CELLS = 1 << 16
 """At a time."""
 
@@ -54,6 +56,18 @@ class Column(Protocol):
 
     def grow(self, count: int, capacity: int) -> None:
         """Longer arrays; the old ones stay as they are for frozen views that hold them."""
+        ...
+
+    def shrink(self, capacity: int) -> None:
+        """Shorter arrays. No frozen view may hold the old ones."""
+        ...
+
+    def move(self, cells: I64, to: I64) -> None:
+        """The values of these cells, to cells that are as new; then these are."""
+        ...
+
+    def tidy(self) -> None:
+        """Gives a little of what is not needed back."""
         ...
 
     def put(self, cells: I64, values: pa.Array) -> None:
@@ -106,6 +120,19 @@ class FlatColumn:
         self._values.grow(count, capacity)
         if self._valid is not None:
             self._valid.grow(count, capacity)
+
+    def shrink(self, capacity: int) -> None:
+        self._values.shrink(capacity)
+        if self._valid is not None:
+            self._valid.shrink(capacity)
+
+    def move(self, cells: I64, to: I64) -> None:
+        for array in self.raw:
+            array[to] = array.take(cells)
+            array[cells] = 0
+
+    def tidy(self) -> None:
+        """There is never anything to be given back."""
 
     def put(self, cells: I64, values: pa.Array) -> None:
         self.values[cells] = values_of(values)
@@ -163,10 +190,20 @@ class PiledColumn:
     def grow(self, count: int, capacity: int) -> None:
         self._numbers.grow(count, capacity)
 
+    def shrink(self, capacity: int) -> None:
+        self._numbers.shrink(capacity)
+
+    def move(self, cells: I64, to: I64) -> None:
+        """The values stay where they are. Some may come from cells that were not looked at yet."""
+        numbers = self._numbers.array
+        numbers[to] = numbers.take(cells)
+        numbers[cells] = NOTHING
+        self._hand = min(self._hand, int(to.min()))
+
     def put(self, cells: I64, values: pa.Array) -> None:
         before = self._numbers.array.take(cells)
         self._numbers.array[cells] = self._pile.append(values)
-        self._let_go(before)
+        self._tidy(len(cells), self._pile.let_go(before))
 
     def get(self, cells: I64) -> pa.Array:
         return self._pile.view()(self._numbers.array.take(cells))
@@ -182,17 +219,17 @@ class PiledColumn:
     def reset(self, cells: I64) -> None:
         before = self._numbers.array.take(cells)
         self._numbers.array[cells] = NOTHING
-        self._let_go(before)
+        self._tidy(len(cells) // RESET_SHARE, self._pile.let_go(before) // RESET_SHARE)
 
     # ---- garbage
 
-    def _let_go(self, numbers: I64) -> None:
-        size = self._pile.let_go(numbers)
-        self.tidy(len(numbers), size)
+    def tidy(self) -> None:
+        self._tidy(0, 0)
 
-    def tidy(self, rows: int = 0, size: int = 0) -> None:
+    def _tidy(self, rows: int, size: int) -> None:
         """Empties blocks that are mostly garbage, a little at a time: what so many rows with so many bytes that were
         let go allow. In the long run that is enough."""
+        self._pile.trim()
         if not self._pile.condemn():
             return
         numbers = self._numbers.array

@@ -29,11 +29,6 @@ class Pile(Protocol):
     @property
     def nbytes(self) -> int: ...
 
-    @property
-    def live_bytes(self) -> int:
-        """About how many of them are pointed at."""
-        ...
-
     def append(self, values: pa.Array) -> I64:
         """Their numbers."""
         ...
@@ -52,6 +47,10 @@ class Pile(Protocol):
 
     def left(self) -> None:
         """Nothing points into them any more."""
+        ...
+
+    def trim(self) -> None:
+        """Gives a little back of what is not needed."""
         ...
 
     def sizes_of(self, numbers: I64) -> I64:
@@ -80,10 +79,6 @@ class ChunkPile:
     @property
     def nbytes(self) -> int:
         return self._blocks.used_bytes
-
-    @property
-    def live_bytes(self) -> int:
-        return self._blocks.live_bytes
 
     def append(self, values: pa.Array) -> I64:
         first, self._count = self._count, self._count + len(values)
@@ -145,6 +140,9 @@ class ChunkPile:
         going = self._blocks.gone()
         self._order = tuple(block for block in self._order if block not in going)
         self._chunks = {n: chunk for n, chunk in self._chunks.items() if n not in going}
+
+    def trim(self) -> None:
+        """Chunks go at once."""
 
     def sizes_of(self, numbers: I64) -> I64:
         mean = np.zeros(len(self._firsts), np.int64)

@@ -204,8 +204,38 @@ class Table:
         if self.changes is not None:
             self.changes.grow(count, capacity)
 
+    @property
+    def nbytes(self) -> int:
+        kept = sum(column.nbytes for column in self._kept)
+        dirty = self.changes.dirty.nbytes if self.changes is not None else 0
+        return self._present.nbytes + self._saves.nbytes + kept + dirty
+
+    def shrink(self, capacity: int) -> None:
+        self._present.shrink(capacity)
+        self._saves.shrink(capacity)
+        for column in self._kept:
+            column.shrink(capacity)
+        if self.changes is not None:
+            self.changes.dirty = self.changes.dirty[:capacity].copy()
+
     def reset(self, cells: I64) -> None:
         """Rows that went were reset when they did."""
+
+    def movable(self, cells: I64, to: I64) -> Flags:
+        return np.ones(len(cells), np.bool_)
+
+    def move(self, cells: I64, to: I64) -> None:
+        """To increments, rows in other cells are others."""
+        if self.changes is not None:
+            self.changes.dirty[to] = True
+        self.present[to] = self.present.take(cells)
+        self.present[cells] = False
+        for column in self._kept:
+            column.move(cells, to)
+
+    def tidy(self) -> None:
+        for column in self._kept:
+            column.tidy()
 
 
 def row_schema(kind: str, keys: pa.Schema, below: pa.Schema, values: pa.Schema) -> pa.Schema:
