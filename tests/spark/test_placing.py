@@ -168,10 +168,10 @@ def start(launching: Launcher, launch: int, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_copies_that_are_left_are_taken_over_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """R4: the next worker goes where one was lost, and the one after it where there is room."""
-    spark = Spark(executor("a", 0), executor("b", 1))
+    spark = Spark(executor("a", 0, cores=9), executor("b", 1))
     launching = launcher(spark)
     assert start(launching, 0, monkeypatch) == "a"
-    spark.known = [executor("a", 1), executor("b", 0)]
+    spark.known = [executor("a", 5, cores=9), executor("b", 0)]
     launching._cancel_tag = lambda tag: None  # type: ignore[method-assign]
     launching.cancel(0)
     launching.cancel(0)

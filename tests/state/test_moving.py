@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from penstock.plan.keyhash import I64
 from penstock.protocol.snapshot import Segment
-from penstock.state import cell_table, child, moving
+from penstock.state import blocks, byte_pile, cell_table, child, columns, moving
 from penstock.state.frozen_table import FrozenTable
 from penstock.state.keyed import Keyed
 from tests.state.helpers import MAX_PARALLELISM, read_segment, segments_of
@@ -122,19 +122,25 @@ class Model:
 
 
 @pytest.fixture
-def small_limits(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with monkeypatch.context() as patch:
-        patch.setattr(moving, "CELLS_MIN", 8)
-        patch.setattr(moving, "USED_SHARE", 2)
-        patch.setattr(moving, "MOVE_CELLS", 5)
-        patch.setattr(moving, "SHRINK_CELLS", 16)
-        patch.setattr(child, "WALK_MOST", 4)
-        patch.setattr(child, "ROWS_MOST", 9)
-        patch.setattr(cell_table, "GRAVES_MIN", 1)
-        yield
+def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(moving, "CELLS_MIN", 8)
+    monkeypatch.setattr(moving, "USED_SHARE", 2)
+    monkeypatch.setattr(moving, "MOVE_CELLS", 5)
+    monkeypatch.setattr(moving, "SHRINK_CELLS", 16)
+    monkeypatch.setattr(child, "WALK_MOST", 4)
+    monkeypatch.setattr(child, "ROWS_MOST", 9)
+    monkeypatch.setattr(cell_table, "GRAVES_MIN", 1)
+    monkeypatch.setattr(blocks, "GARBAGE_BYTES_MIN", 20)
+    monkeypatch.setattr(byte_pile, "BLOCK_BYTES", 48)
+    monkeypatch.setattr(byte_pile, "ALONE_BYTES", 40)
+    monkeypatch.setattr(byte_pile, "FIRST_BYTES", 8)
+    monkeypatch.setattr(columns, "TIDY_CELLS", 7)
+    monkeypatch.setattr(columns, "TIDY_BYTES", 9)
+    monkeypatch.setattr(columns, "TIDY_PER_ROW", 0)
 
 
 KEYS = 60
+END = [("rest", 5), ("write", None), ("freeze", None), ("write", None)]
 some_keys = st.lists(st.integers(0, KEYS - 1), min_size=1, max_size=30, unique=True)
 most_keys = st.builds(
     lambda spared: [k for k in range(KEYS) if k not in spared], st.sets(st.integers(0, KEYS - 1))
@@ -162,7 +168,8 @@ def test_rows_that_move_are_those_that_a_dictionary_has(kind: pa.DataType, steps
     shop, model = Shop(kind), Model()
     frozen: list[tuple[list[FrozenTable], Model, int]] = []
     completed = 0
-    for number, (what, how) in enumerate([*steps, ("rest", 5), ("freeze", None), ("write", None)]):
+    begin = [("put", range(KEYS)), ("pages", (range(0, KEYS, 3), 1)), ("freeze", None)]
+    for number, (what, how) in enumerate([*begin, *steps, *END]):
         match what:
             case "put":
                 shop.put(how, number)
@@ -196,6 +203,27 @@ def test_rows_that_move_are_those_that_a_dictionary_has(kind: pa.DataType, steps
     for views, *_ in frozen:
         for view in views:
             view.release()
+
+
+@pytest.mark.usefixtures("small_limits")
+def test_a_row_that_changed_and_then_moved_is_in_the_next_increment() -> None:
+    """S6, I20: its change was noted for the cell that it has left."""
+    shop = Shop(pa.int64())
+    shop.put(range(200), 1)
+    shop.remove([key for key in range(200) if key % 5 != 4])
+    views = shop.freeze(0)
+    shop.keyed.settle()
+    for view in views:
+        segments_of(view)
+    shop.put([199], 2)
+    before = shop.keyed.space.cells.end
+    shop.keyed.settle()
+    assert shop.keyed.space.cells.end < before
+    rows, _ = (segments_of(view) for view in shop.freeze(1))
+    assert rows[-1].delta
+    restored = shop.restored(rows)
+    expected = {key: (f"{key}:1", 1) for key in range(4, 199, 5)} | {199: ("199:2", 2)}
+    assert {key: row for key, (row, _) in restored.contents(range(200)).items()} == expected
 
 
 MANY = 1_000_000
