@@ -78,7 +78,6 @@ def test_a_checkpoint_needs_a_directory(directory: Any) -> None:
     ("field", "value"),
     [
         ("changelog", True),
-        ("backend", "rocksdb"),
     ],
 )
 def test_what_is_not_there_yet_says_so(field: str, value: Any) -> None:

@@ -16,6 +16,7 @@ from penstock.protocol.messages import SnapshotOrder
 from penstock.protocol.snapshot import OperatorSnapshot
 from tests.engine.test_states import CONTEXT, KEYS, OUT, Op, batch_of, owner_of
 from tests.state.helpers import segments_of
+from tests.state.ways import Way
 
 TTL_MS = 100
 USERS = ["a", "b", None, "a user with a long name"]
@@ -294,7 +295,11 @@ class Stage:
         *,
         checkpoint: int = 0,
         incremental: bool = False,
+        way: Way | None = None,
     ) -> None:
+        way = way or Way(incremental=incremental)
+        incremental = way.incremental
+        self.way = way
         self.parallelism = parallelism
         self.operators = []
         self.base = checkpoint if incremental else 0
@@ -306,10 +311,9 @@ class Stage:
                 parallelism=parallelism,
                 restored=restored,
                 wall_ms=lambda: clock.ms,
-                incremental=incremental,
                 restored_id=checkpoint,
             )
-            operator.open(context)
+            operator.open(way.over(context))
             self.operators.append(operator)
 
     def do(self, ops: Sequence[Op], *, vectorised: bool = False) -> list[tuple[Any, str, Any]]:

@@ -90,6 +90,12 @@ PLACES: dict[str, tuple[dict[str, Any], str, Any]] = {
     "retain": ({"retain": "never_retain"}, "_config.retain", "never_retain"),
     "incremental": ({"incremental": False}, "coordinator.config.incremental", False),
     "compression": ({"compression": "zstd"}, "_spec.compression", "zstd"),
+    "backend": ({"backend": "rocksdb"}, "_spec.floor_memory_bytes", 512 << 20),
+    "state_memory": (
+        {"backend": "rocksdb", "state_memory": "1g"},
+        "_spec.floor_memory_bytes",
+        1 << 30,
+    ),
     "inflight_bytes_max": ({"inflight_bytes_max": 12_345}, "_spec.inflight_bytes_max", 12_345),
 }
 """Per option: what is set, where it has to arrive, and as what."""

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 from penstock.errors import ConfigError
 from penstock.plan.duration import parse_duration_ms
+from penstock.plan.sizes import parse_bytes
 from penstock.protocol import restart as strategies
 from penstock.redaction import redacted
 from penstock.storage.memory import MEMORY
@@ -19,8 +20,10 @@ Duration: TypeAlias = str | timedelta
 
 Mode: TypeAlias = Literal["exactly_once", "at_least_once"]
 Compression: TypeAlias = Literal["zstd"]
+Backend: TypeAlias = Literal["heap", "rocksdb"]
+STATE_MEMORY_BYTES_MIN = 16 << 20
 Retain: TypeAlias = Literal["retain_on_cancel", "delete_on_cancel", "never_retain"]
-_NOT_YET = ("backend", "changelog")
+_NOT_YET = ("changelog",)
 _GIVEN = "_given"
 _Config = TypeVar("_Config")
 
@@ -60,7 +63,11 @@ class CheckpointConfig:
     tolerable_failures: int = 0
     keep: int = 2
     retain: Retain = "retain_on_cancel"
-    backend: Literal["heap"] = "heap"
+    backend: Backend = "heap"
+    """Where state is while the job runs: in memory, or in RocksDB on the workers' own disks with the rows in use in
+    memory."""
+    state_memory: str | int = "512 MiB"
+    """With RocksDB: so much memory for rows in use, in each worker."""
     incremental: bool = True
     changelog: bool = False
     local_recovery: bool = False
@@ -81,6 +88,8 @@ class CheckpointConfig:
         parse_duration_ms(self.min_pause, "CheckpointConfig.min_pause")
         one_of(self.mode, get_args(Mode), "CheckpointConfig.mode")
         one_of(self.retain, get_args(Retain), "CheckpointConfig.retain")
+        one_of(self.backend, get_args(Backend), "CheckpointConfig.backend")
+        self._check_memory()
         if self.compression is not None:
             one_of(self.compression, get_args(Compression), "CheckpointConfig.compression")
         whole_number(self.max_concurrent, "CheckpointConfig.max_concurrent", 1, 100)
@@ -127,6 +136,17 @@ class CheckpointConfig:
     @property
     def unaligned_at_once(self) -> bool:
         return self.unaligned and self.aligned_timeout is None
+
+    @property
+    def state_memory_bytes(self) -> int:
+        return parse_bytes(self.state_memory, "CheckpointConfig.state_memory")
+
+    def _check_memory(self) -> None:
+        if self.state_memory_bytes < STATE_MEMORY_BYTES_MIN:
+            raise ConfigError(
+                f"CheckpointConfig.state_memory={self.state_memory!r} is too little: the rows of a few batches must"
+                ' fit into it. Give at least "16 MiB".'
+            )
 
     def _check_unaligned(self) -> None:
         """Rows in flight belong to one snapshot only, and only exactly once needs them."""

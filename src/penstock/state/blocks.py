@@ -37,6 +37,10 @@ class Blocks:
         self.used_bytes = 0
         self._garbage_bytes = 0
 
+    @property
+    def live_bytes(self) -> int:
+        return self.used_bytes - self._garbage_bytes
+
     def make(self) -> int:
         if self._free:
             return self._free.pop()

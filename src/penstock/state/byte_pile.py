@@ -58,6 +58,10 @@ class BytePile:
     def nbytes(self) -> int:
         return int(self._sizes.sum()) + BLOCK_BYTES * len(self._spare)
 
+    @property
+    def live_bytes(self) -> int:
+        return self._blocks.live_bytes
+
     def append(self, values: pa.Array) -> I64:
         offsets = text_offsets(values)
         lengths = np.diff(offsets)

@@ -88,6 +88,20 @@ class Child:
             self._link(mine, made)
         self.table.put(cells.take(last), values.take(pa.array(last)))
 
+    def bring(self, owners: I64, keys: Sequence[pa.Array], values: Sequence[pa.Array]) -> I64:
+        """Rows come back from a floor, in the order that they had; their cells."""
+        cells, _ = self.space.upsert([int64_array(owners), *keys])
+        self.space.cells.groups[cells] = self._parent.cells.groups.take(owners)
+        self._link(owners, cells)
+        self.table.bring(cells, values)
+        return cells
+
+    def forget(self, owners: I64, cells: I64) -> None:
+        """All rows of these keys, which are in these cells, lie elsewhere from now on."""
+        self.table.forget(cells)
+        self._first[owners] = self._last[owners] = NOBODY
+        self.space.remove(cells)
+
     def drop(self, cells: I64) -> None:
         """Removes the rows of distinct cells that have one. No other row is looked at but their neighbours."""
         if not len(cells):

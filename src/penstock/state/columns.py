@@ -45,6 +45,11 @@ class Column(Protocol):
     kind: pa.DataType
 
     @property
+    def pile_bytes(self) -> int:
+        """What the values take that lie beside the arrays, without garbage."""
+        ...
+
+    @property
     def raw(self) -> tuple[Values, ...]: ...
 
     @property
@@ -94,6 +99,10 @@ class FlatColumn:
         assert dtype is not None
         self._values = Stretch(dtype, FIRST_ROWS)
         self._valid = Stretch(np.bool_, FIRST_ROWS) if nullable else None
+
+    @property
+    def pile_bytes(self) -> int:
+        return 0
 
     @property
     def values(self) -> Values:
@@ -174,6 +183,10 @@ class PiledColumn:
         self._pile: Pile = BytePile(kind) if is_text(kind) else ChunkPile(kind)
         self._hand = 0
         """While blocks are leaving: nothing before this cell points into them."""
+
+    @property
+    def pile_bytes(self) -> int:
+        return self._pile.live_bytes
 
     @property
     def raw(self) -> tuple[Values, ...]:

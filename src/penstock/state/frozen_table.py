@@ -75,7 +75,7 @@ class FrozenTable:
         self._raw = raw
         self._readers = readers
         """Of each column, and how many raw arrays it has."""
-        self._plan = plan
+        self.plan = plan
         self._over_ms = over_ms
         self._undo: list[Saved] = []
         self._done = 0
@@ -102,9 +102,9 @@ class FrozenTable:
 
     def write(self, out: Out) -> tuple[Segment, ...]:
         try:
-            if self._plan is None:
+            if self.plan is None:
                 return (out.put(self.state, self.schema, self.batches()),)
-            return self._plan.write(self, out)
+            return self.plan.write(self, out)
         finally:
             self.release()
 

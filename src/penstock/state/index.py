@@ -59,6 +59,10 @@ class Index(Protocol):
         """Forgets the keys of these cells; those that can be used again."""
         ...
 
+    def removable(self, cells: I64) -> I64:
+        """Those of these cells whose keys can be forgotten."""
+        ...
+
     @property
     def nbytes(self) -> int: ...
 
@@ -162,6 +166,9 @@ class WordIndex:
         self._near.forget(words)
         self._table.remove(words, mix(words))
         self._near.thin_out(len(self._table))
+        return cells
+
+    def removable(self, cells: I64) -> I64:
         return cells
 
     @property
@@ -282,6 +289,13 @@ class HashIndex:
             return cells
         self._table.remove(h1.view(np.int64), h1)
         return cells
+
+    def removable(self, cells: I64) -> I64:
+        """None of those that others were told apart from, nor of the others."""
+        if not self._met:
+            return cells
+        h1 = keyhash.key_hashes([column.get(cells) for column in self._columns])[0]
+        return cells[~np.isin(h1, np.array(sorted(self._met), np.uint64))]
 
     @property
     def nbytes(self) -> int:

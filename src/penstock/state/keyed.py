@@ -30,7 +30,7 @@ class Holder(Protocol):
 
 class Keyed:
     def __init__(self, keys: pa.Schema, max_parallelism: int, *, incremental: bool = False) -> None:
-        self.space = KeySpace(keys, max_parallelism)
+        self.space = self._make_space(keys, max_parallelism)
         self._max_parallelism = max_parallelism
         self._incremental = incremental
         self._holders: list[Holder] = []
@@ -64,6 +64,12 @@ class Keyed:
         self._holders.append(child)
         return child
 
+    def _make_space(self, keys: pa.Schema, max_parallelism: int) -> KeySpace:
+        return KeySpace(keys, max_parallelism)
+
+    def make_room(self) -> None:
+        """A batch is done: rows that are not needed now may leave memory."""
+
     def _tracker(self) -> Tracker | None:
         return Changes() if self._incremental else None
 
@@ -86,6 +92,7 @@ class Keyed:
         if self._left:
             left, self._left = self._left, []
             self.vacate(np.unique(np.concatenate(left)))
+        self.make_room()
         for cells in self._all_cells():
             tidy(cells)
 
@@ -102,6 +109,7 @@ class Keyed:
 
     def load(self, table: Table, batch: pa.RecordBatch) -> None:
         """Into a state with one row per key."""
+        self.make_room()
         gone, rows = split_gone(batch)
         if gone is not None:
             cells = self._found(gone)
@@ -117,6 +125,7 @@ class Keyed:
 
     def load_child(self, child: Child, batch: pa.RecordBatch) -> None:
         """Into a state with many rows per key."""
+        self.make_room()
         gone, rows = split_gone(batch)
         width = len(self.space.schema)
         if gone is not None:

@@ -23,6 +23,10 @@ KeysOf: TypeAlias = Callable[[I64], list[pa.Array]]
 """The key columns of these cells, on any thread."""
 
 
+INDEX_BYTES = 80
+"""Of a key in the index, and in what else there is of every cell."""
+
+
 class Placed(NamedTuple):
     """Where the rows of a batch are."""
 
@@ -57,6 +61,20 @@ class KeySpace:
         self.cells.groups[found.new] = key_groups(found.new_h1, self._max_parallelism)
         end = self.cells.end
         return Placed(found.cells, slice(first, end) if end - first == count else found.new)
+
+    def removable(self, cells: I64) -> I64:
+        """Those of these cells whose keys can go."""
+        return self._index.removable(cells)
+
+    @property
+    def row_bytes(self) -> int:
+        """About what a key takes, besides what lies in piles."""
+        raw = sum(array.dtype.itemsize for column in self._columns for array in column.raw)
+        return raw + INDEX_BYTES
+
+    @property
+    def pile_bytes(self) -> int:
+        return sum(column.pile_bytes for column in self._columns)
 
     def remove(self, cells: I64) -> None:
         """Distinct cells, in which no state has a value any more."""

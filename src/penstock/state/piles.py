@@ -29,6 +29,11 @@ class Pile(Protocol):
     @property
     def nbytes(self) -> int: ...
 
+    @property
+    def live_bytes(self) -> int:
+        """About how many of them are pointed at."""
+        ...
+
     def append(self, values: pa.Array) -> I64:
         """Their numbers."""
         ...
@@ -79,6 +84,10 @@ class ChunkPile:
     @property
     def nbytes(self) -> int:
         return self._blocks.used_bytes
+
+    @property
+    def live_bytes(self) -> int:
+        return self._blocks.live_bytes
 
     def append(self, values: pa.Array) -> I64:
         first, self._count = self._count, self._count + len(values)

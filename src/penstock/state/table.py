@@ -6,7 +6,7 @@ before they first change; see `frozen_table.py` for how the writer puts the two 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +14,7 @@ import pyarrow as pa
 from penstock.plan.keyhash import I64, Flags
 from penstock.state.cells import Cells
 from penstock.state.columns import FlatColumn, PiledColumn, make_column
-from penstock.state.flat import FIRST_ROWS, Values
+from penstock.state.flat import FIRST_ROWS, Values, to_arrow
 from penstock.state.frozen_table import FrozenTable, Saved
 from penstock.state.keyspace import KeysOf
 from penstock.state.lifetime import TOUCHED, Lifetimes
@@ -62,6 +62,8 @@ class Table:
         self.lifetimes = lifetimes
         self._kept = [*self.columns, *([lifetimes.touched] if lifetimes is not None else [])]
         """All that a row has."""
+        self.brought: Callable[[I64], None] = lambda _: None
+        """Hears of rows that came back from a floor below."""
         self._count = 0
         self._keys = keys
         self._saves = Stretch(np.uint32, FIRST_ROWS)
@@ -82,11 +84,17 @@ class Table:
         """The freeze that each row was saved for last."""
         return self._saves.array
 
+    def begin_with(self, rows: int) -> None:
+        """So many lie in a floor below."""
+        self._count = rows
+
     # ---- rows
 
     def add(self, cells: I64 | slice) -> None:
-        """Rows in cells that were made just now: no freeze knows them, so they need no saving."""
+        """Rows in cells that were made just now. Those that never were before no freeze knows."""
         self._count += cells.stop - cells.start if isinstance(cells, slice) else len(cells)
+        if self._frozen and not isinstance(cells, slice):
+            self._save(cells)
         self.present[cells] = True
         self._saved_at[cells] = self._freezes
         if self.changes is not None:
@@ -144,6 +152,53 @@ class Table:
         if self.lifetimes is not None and len(cells):
             self.touch(cells)
             self.lifetimes.touch(cells)
+
+    def track(self, changes: Tracker) -> None:
+        """From now on changes are told. There are no rows yet."""
+        self.changes = changes
+        changes.grow(0, len(self.present))
+
+    # ---- rows that come from a floor below, and go there
+
+    def bring(self, cells: I64, values: Sequence[pa.Array]) -> None:
+        """Rows come back as they were, into cells that were made just now."""
+        if self._frozen:
+            self._save(cells)
+        self.present[cells] = True
+        self._saved_at[cells] = self._freezes
+        for column, array in zip(self._kept, values, strict=True):
+            column.put(cells, array)
+        if self.lifetimes is not None:
+            self.lifetimes.brought(cells)
+
+    def forget(self, cells: I64) -> None:
+        """The rows of distinct cells that have one lie elsewhere from now on. No view is being copied."""
+        self.present[cells] = False
+        for column in self._kept:
+            column.reset(cells)
+
+    def stored(self, cells: I64) -> pa.RecordBatch:
+        """Rows as a snapshot has them."""
+        groups = to_arrow(self.cells.groups.take(cells), pa.uint16())
+        columns = [groups, *self._keys()(cells), *(each.get(cells) for each in self._kept)]
+        cast = [each.cast(f.type) for each, f in zip(columns, self.schema, strict=True)]
+        return pa.RecordBatch.from_arrays(cast, schema=self.schema)
+
+    @property
+    def row_bytes(self) -> int:
+        """What a cell takes in its arrays."""
+        return sum(array.dtype.itemsize for array in (*self._raw(), self._saved_at)) + 1
+
+    @property
+    def pile_bytes(self) -> int:
+        """What lies beside them."""
+        return sum(each.pile_bytes for each in self._kept)
+
+    def views(self) -> tuple[FrozenTable, ...]:
+        """Those that are still being copied."""
+        return tuple(view for view in self._frozen if view.copying)
+
+    # ---- values
 
     def get(self, cells: I64) -> pa.RecordBatch:
         """The rows; nulls where a cell has none. A column without nulls is zero there."""
@@ -227,7 +282,8 @@ class Table:
     def move(self, cells: I64, to: I64) -> None:
         """To increments, rows in other cells are others."""
         if self.changes is not None:
-            self.changes.dirty[to] = True
+            self.changes.dirty[to] = self.present.take(cells)
+            self.changes.dirty[cells] = False
         self.present[to] = self.present.take(cells)
         self.present[cells] = False
         for column in self._kept:
