@@ -99,6 +99,7 @@ def opened(
     restored: Sequence[OperatorSnapshot] = (),
     index: int = 0,
     parallelism: int = 1,
+    restored_id: int = 0,
     over: Callable[[OperatorContext], OperatorContext] = lambda context: context,
 ) -> RunningAggregate:
     """`over`: how the operator keeps its state."""
@@ -116,6 +117,7 @@ def opened(
                 now_ms=lambda: 0.0,
                 wall_ms=lambda: 0.0,
                 restored=tuple(restored),
+                restored_id=restored_id,
                 read_segments=lambda segments, groups: chain.from_iterable(
                     read_segment(each, groups) for each in segments
                 ),

@@ -174,7 +174,7 @@ def check_restored(
     again = [rows[-1] for rows in grouped(covered, keys).values()]
     for index in range(parallelism):
         operator = opened(
-            keys, aggregates, schema, [snapshot_of(*saved)], index, parallelism, way.over
+            keys, aggregates, schema, [snapshot_of(*saved)], index, parallelism, over=way.over
         )
         mine = [row for row in again if owner(row, schema, keys, parallelism) == index]
         assert len(operator._table) == len(mine)

@@ -151,19 +151,21 @@ class FlooredKeyed(Keyed):
     # ---- what leaves memory
 
     def make_room(self) -> None:
-        self.space.next_batch()
         for each in self._lowers:
             each.sweep(self.space)
-        share = self._budget.share_bytes
-        used = self.bytes_used
-        if used <= share:
-            return
+        share, used = self._budget.share_bytes, self.bytes_used
+        if used > share and self._may_leave(used, share):
+            self._evict(used, share)
+        self.space.next_batch()
+
+    def _may_leave(self, used: int, share: int) -> bool:
+        """A snapshot that is still to be written down is waited for only when there is no other way."""
         if any(each.changes.busy for each in self._lowers):
             if used <= share / FULL:
-                return
+                return False
             for each in self._lowers:
                 each.changes.settle()
-        self._evict(used, share)
+        return True
 
     def _evict(self, used: int, share: int) -> None:
         keys = self.space.cells.count

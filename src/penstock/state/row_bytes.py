@@ -60,7 +60,8 @@ class RowBytes:
         """The keys and the values of stored rows."""
         groups, *columns = batch.columns
         width = len(self._owner) + len(self._below)
-        return self.keys(values_of(groups), columns[:width]), self.values(columns[width:])
+        keys = self.keys(values_of(groups), columns[:width])
+        return keys, self.values(columns[width:]) if self._values else [b""] * len(keys)
 
     def columns(self, values: Sequence[bytes]) -> list[pa.Array]:
         return decode(values, self._values)[1]

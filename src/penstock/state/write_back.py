@@ -85,6 +85,8 @@ class WriteBack:
         """Whether what the floor has of these keys does not count any more."""
         sets = [self._gone, *(each.gone for each in self._frozen if not each.written)]
         sets = [each for each in sets if each]
+        if not sets:
+            return [False for _ in keys]
         return [any(key in each for each in sets) for key in keys]
 
     @property

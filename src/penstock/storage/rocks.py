@@ -2,7 +2,8 @@
 
 Nothing is compressed and files are mapped: a row that the operating system has in its page cache is read without being
 copied into a cache of our own, and what memory is left over is used without anybody having to say how much. There is
-no log: what is not flushed when a worker dies is in no checkpoint either.
+no log: what is not flushed when a worker dies is in no checkpoint either. Files are merged with others of about their
+size, not with all of the next level: what is written anew is what checkpoints have to upload.
 """
 
 from __future__ import annotations
@@ -199,7 +200,7 @@ def _first_first(name: str) -> tuple[bool, str]:
 
 
 def _options() -> Options:
-    from rocksdict import BlockBasedOptions, DBCompressionType, Options
+    from rocksdict import BlockBasedOptions, DBCompactionStyle, DBCompressionType, Options
 
     blocks = BlockBasedOptions()
     blocks.set_bloom_filter(_BLOOM_BITS, False)
@@ -210,6 +211,7 @@ def _options() -> Options:
     options.set_compression_type(DBCompressionType.none())
     options.set_allow_mmap_reads(True)
     options.set_write_buffer_size(WRITE_BUFFER_BYTES)
+    options.set_compaction_style(DBCompactionStyle.universal())
     options.set_max_background_jobs(2)
     options.set_keep_log_file_num(1)
     return options
