@@ -20,7 +20,7 @@ from penstock.plan.keyhash import key_groups, key_hashes
 from penstock.protocol.ids import CheckpointId
 from penstock.protocol.messages import SnapshotOrder
 from penstock.protocol.snapshot import OperatorSnapshot
-from penstock.state import cell_table, changes, columns
+from penstock.state import blocks, byte_pile, cell_table, changes, columns, moving
 from tests.state.helpers import segments_of
 from tests.state.ways import WAYS, Way, after, read_segments
 
@@ -410,9 +410,18 @@ rounds = st.lists(
 
 @pytest.fixture(autouse=True, scope="module")
 def small_limits() -> Iterator[None]:
-    """Piles are made anew and graves are cleared away all the time."""
+    """Blocks of piles are emptied, rows are moved and graves are cleared away all the time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(columns, "GARBAGE_BYTES_MIN", 30)
+        patch.setattr(blocks, "GARBAGE_BYTES_MIN", 30)
+        patch.setattr(byte_pile, "BLOCK_BYTES", 64)
+        patch.setattr(byte_pile, "ALONE_BYTES", 40)
+        patch.setattr(byte_pile, "FIRST_BYTES", 8)
+        patch.setattr(columns, "TIDY_CELLS", 3)
+        patch.setattr(columns, "TIDY_BYTES", 9)
+        patch.setattr(moving, "CELLS_MIN", 4)
+        patch.setattr(moving, "USED_SHARE", 2)
+        patch.setattr(moving, "MOVE_CELLS", 3)
+        patch.setattr(moving, "SHRINK_CELLS", 8)
         patch.setattr(cell_table, "GRAVES_MIN", 1)
         patch.setattr(changes, "SMALL_MAX", 2)
         patch.setattr(changes, "LARGE_MAX", 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ import pyarrow as pa
 import pytest
 
 from penstock.engine.operators.aggregate import RunningAggregate
+from penstock.engine.operators.process import Process
 from penstock.engine.worker.segment_files import SegmentFiles
 from penstock.errors import CheckpointCorrupt, ConfigError, StorageError
+from penstock.plan.keyhash import key_groups, key_hashes
 from penstock.protocol.ids import AttemptId, CheckpointId, SlotId
 from penstock.protocol.messages import SnapshotOrder
 from penstock.protocol.snapshot import Segment
@@ -23,6 +26,9 @@ from penstock.storage.memory import MemoryStore
 from penstock.storage.memory_floor import MemoryFloor, MemoryFloors
 from penstock.storage.rocks import RocksFloors
 from penstock.wire.paths import WorkerFile
+from tests.engine.test_states import CONTEXT
+from tests.engine.ttl_kit import Clock, Declared, Op, written
+from tests.engine.ttl_kit import Stage as Lives
 from tests.state.helpers import opened, snapshot_of
 from tests.state.ways import NoRoom, Way, inline_pieces
 
@@ -97,14 +103,14 @@ def test_memory_stays_below_the_budget_however_many_keys_there_are() -> None:
 
 def test_keys_that_come_again_and_again_are_not_fetched_again() -> None:
     """S5: hot rows stay."""
-    stage = Stage(Budget(1 << 20))
-    for start in range(0, 20_000, 500):
-        stage.send([*range(100_000, 100_010), *range(start, start + 490)])
+    stage, hot = Stage(Budget(1 << 20)), range(100_000, 100_010)
+    stage.send(hot)
     asked: list[bytes] = []
     get = stage.floor.get
     stage.floor.get = lambda keys: asked.extend(keys) or get(keys)  # type: ignore[method-assign]
-    stage.send(range(100_000, 100_010))
-    assert not asked
+    for start in range(0, 20_000, 500):
+        stage.send([*hot, *range(start, start + 490)])
+    assert len(asked) == 40 * 490, "each of the others once, and none of these"
 
 
 def test_a_budget_that_one_batch_does_not_fit_into_is_refused_with_what_to_do() -> None:
@@ -182,10 +188,12 @@ def test_a_snapshot_has_the_rows_of_its_freeze_though_rows_must_leave_memory() -
     view = stage.freeze(1)
     stage.send([1, 2])
     stage.send(range(100, 110))
+    stage.send([3])
     segments = view.write(out_for(1))
     again = Stage(restored=[snapshot_of(*segments)])
     assert len(again.operator._table) == 10
-    assert again.send([1, 100]) == {1: 2, 100: 1}
+    assert again.send([1, 3, 100]) == {1: 2, 3: 2, 100: 1}
+    assert stage.send([1, 2, 3, 100]) == {1: 3, 2: 3, 3: 3, 100: 2}
 
 
 def test_snapshots_are_written_down_in_the_order_of_their_freezes() -> None:
@@ -281,8 +289,6 @@ def test_a_restored_checkpoint_is_a_base() -> None:
 
 
 def _inlined(segment: Segment, store: MemoryStore) -> Segment:
-    from dataclasses import replace
-
     data = b"".join(store.read(segment.file, b.offset, b.length) for b in segment.blocks)
     at, blocks = 0, []
     for block in segment.blocks:
@@ -293,8 +299,6 @@ def _inlined(segment: Segment, store: MemoryStore) -> Segment:
 
 def test_a_damaged_or_missing_file_is_found_before_anything_is_opened(tmp_path: Path) -> None:
     """I24, T5: every file of a floor has its checksum."""
-    from dataclasses import replace
-
     floors = RocksFloors(tmp_path / "floors")
     way = Way(incremental=True, floors=lambda: floors)
     operator = opened(["k"], AGGREGATES, SCHEMA, over=way.over)
@@ -329,7 +333,134 @@ def test_floors_are_shared_out_anew_at_another_parallelism(old: int, new: int) -
 
 
 def _owner(key: int, parallelism: int) -> int:
-    from penstock.plan.keyhash import key_groups, key_hashes
-
     hashes = key_hashes([pa.array([key], pa.int64())])[0]
     return int(key_groups(hashes, 128)[0]) * parallelism // 128
+
+
+# ---- a time to live
+
+
+def test_rows_that_are_over_leave_the_floor_though_nobody_asks_for_them() -> None:
+    """S8: a few are looked at after every batch, so none stays for ever."""
+    clock, floors = Clock(), MemoryFloors()
+    stage = Lives(clock, Declared(), way=Way(incremental=True, floors=lambda: floors))
+    stage.do([Op("value", f"user {n}", n) for n in range(600)])
+    stage.do([Op("", "somebody")])
+    assert sum(len(floor.rows) for floor in floors.opened) == 600
+    clock.ms += 1_000
+    for _ in range(20):
+        stage.do([Op("", "somebody")])
+    for frozen in stage.freeze(1):
+        for table in frozen.tables:
+            table.write(out_for(1))
+    assert [len(floor.rows) for floor in floors.opened] == [0] * len(floors.opened)
+
+
+def test_a_moment_that_is_to_come_is_that_of_the_restore() -> None:
+    """S8, I21: the clock of another host was ahead."""
+    clock, floors = Clock(), MemoryFloors()
+    way = Way(incremental=True, floors=lambda: floors)
+    stage = Lives(clock, Declared(), way=way)
+    stage.do([Op("value", "a", 1)])
+    snapshots = written(stage.freeze(1))
+    clock.ms -= 10_000
+    again = Lives(clock, Declared(), 1, snapshots, checkpoint=1, way=way)
+    assert again.do([Op("seevalue", "a")]) == [("a", "value", 1)]
+    clock.ms += 150
+    again.tick()
+    assert again.do([Op("seevalue", "a")]) == [("a", "value", None)]
+
+
+# ---- functions with several states
+
+
+class Totals:
+    """Adds what a batch has to a state, and reads it; another state is there beside it."""
+
+    schema = "n BIGINT"
+
+    def open(self, ctx: Any) -> None:
+        self.stats = ctx.aggregating_state("stats", "v BIGINT", s=pen.sum("v"))
+        self.value = ctx.value_state("value", self.schema)
+        self.entries = ctx.list_state("entries", "n BIGINT")
+        self.do: Any = lambda batch: None
+
+    def process_batch(self, batch: pa.RecordBatch, ctx: Any) -> None:
+        self.do(batch)
+
+
+class Wider(Totals):
+    schema = "n BIGINT, more STRING"
+
+
+class Job:
+    def __init__(self, function: type[Totals] = Totals, restored: Any = ()) -> None:
+        self.floors = MemoryFloors()
+        way = Way(incremental=True, floors=lambda: self.floors)
+        self.operator = Process(function, ("k",), SCHEMA)
+        context = replace(CONTEXT, input_schemas=(SCHEMA,), restored=restored, max_parallelism=128)
+        self.operator.open(way.over(context))
+
+    def run(self, keys: Sequence[int], do: Any, value: int | None = 1) -> Any:
+        found: list[Any] = []
+        self.operator.function.do = lambda rows: found.append(do(self.operator.function, rows))
+        values = pa.array([value] * len(keys), pa.int64())
+        self.operator.process(
+            pa.record_batch([pa.array(keys, pa.int64()), values], SCHEMA.names), 0
+        )
+        return found[0]
+
+    def snapshot(self, number: int = 1) -> Any:
+        frozen = self.operator.freeze(SnapshotOrder(CheckpointId(number)))
+        return snapshot_of(*(s for table in frozen.tables for s in table.write(out_for(number))))
+
+
+def _v(rows: pa.RecordBatch, name: str = "n") -> pa.RecordBatch:
+    return pa.record_batch([rows.column("v")], [name])
+
+
+def test_a_null_that_comes_back_is_a_null() -> None:
+    """S5, I2: a sum of nothing but nulls, read by a function that adds nothing to it."""
+    job = Job()
+    job.run([1], lambda f, rows: f.stats.add_batch(rows, _v(rows, "v")), None)
+    again = Job(restored=(job.snapshot(),))
+    found = again.run([1, 2], lambda f, rows: f.stats.get_batch(rows).column("s").to_pylist())
+    assert found == [None, None]
+
+
+def test_a_key_is_in_memory_with_all_its_states_or_with_none() -> None:
+    """S5, S10: one state has other columns now and is read row by row, before the next one is opened as it is."""
+    job = Job()
+
+    def put(function: Totals, rows: pa.RecordBatch) -> None:
+        function.value.update_batch(rows, _v(rows))
+        function.entries.add_batch(rows, _v(rows))
+
+    job.run([1, 2], put)
+    again = Job(Wider, (job.snapshot(),))
+    assert again.run([1], lambda f, rows: f.value.get_batch(rows).to_pylist()) == [
+        {"n": 1, "more": None}
+    ]
+    entries = again.run([1], lambda f, rows: f.entries.get_batch(rows).values.to_pylist())
+    assert entries == [{"n": 1}]
+
+
+def test_a_row_that_is_fetched_into_a_used_cell_is_not_in_an_older_snapshot() -> None:
+    """I2: the cell was free at the freeze, and had changed before."""
+    job = Job()
+
+    def put(function: Totals, rows: pa.RecordBatch) -> None:
+        function.value.update_batch(rows, _v(rows))
+
+    job.run([1], put, 10)
+    job.run([2, 3, 4], put, 20)
+    job.run([2, 3, 4], lambda f, rows: f.value.clear_batch(rows))
+    job.run([5], put, 50)
+    frozen = job.operator.freeze(SnapshotOrder(CheckpointId(1)))
+    keyed = job.operator._scope.keyed
+    keyed._budget = Budget(1 << 30)
+    job.run([1], put, 11)
+    segments = [s for table in frozen.tables for s in table.write(out_for(1))]
+    again = Job(restored=(snapshot_of(*segments),))
+    found = again.run([1, 2], lambda f, rows: f.value.get_batch(rows).column("n").to_pylist())
+    assert found == [10, None]

@@ -389,3 +389,18 @@ def test_text_extremes_pass_over_nulls(
     given_values = [v for v in values if v is not None]
     best = min if function is pen.min else max
     assert out.column("x").to_pylist() == [best(given_values) if given_values else None]
+
+
+def test_a_sum_that_came_back_from_a_floor_is_watched_for_overflow() -> None:
+    """S5: how large sums have become is known of those in memory, and of those that come back."""
+    large = 2**62
+    schema = numbers([1], [1], pa.int64()).schema
+    operator = opened(["k"], {"s": pen.sum("v")}, schema, over=WAYS["floors"].over)
+    operator.process(numbers([1], [large], pa.int64()), 0)
+    operator.process(numbers([2], [1], pa.int64()), 0)
+    saved = segments_of(operator.freeze(SnapshotOrder(CheckpointId(1))).tables[0])
+    again = opened(
+        ["k"], {"s": pen.sum("v")}, schema, [snapshot_of(*saved)], over=WAYS["floors"].over
+    )
+    with pytest.raises(DataError, match="does not fit"):
+        again.process(numbers([1], [large], pa.int64()), 0)

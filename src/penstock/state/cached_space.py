@@ -137,6 +137,15 @@ class CachedSpace(KeySpace):
         self._used_at = grown(self._used_at, count, capacity)
         self._live = grown(self._live, count, capacity)
 
+    def shrink(self, capacity: int) -> None:
+        super().shrink(capacity)
+        self._used_at, self._live = self._used_at[:capacity].copy(), self._live[:capacity].copy()
+
+    def move(self, cells: I64, to: I64) -> None:
+        super().move(cells, to)
+        self._used_at[to], self._live[to] = self._used_at.take(cells), self._live.take(cells)
+        self._live[cells] = False
+
 
 def _distinct(keys: Sequence[bytes]) -> tuple[list[bytes], I64]:
     """Each key once, and for every row the number of its key."""

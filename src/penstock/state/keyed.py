@@ -10,11 +10,13 @@ import pyarrow as pa
 
 from penstock.errors import CheckpointCorrupt
 from penstock.plan.keyhash import I64, Flags
+from penstock.state.cells import Cells
 from penstock.state.changes import Changes, split_gone
 from penstock.state.child import Child
 from penstock.state.flat import values_of
 from penstock.state.keyspace import KeySpace
 from penstock.state.lifetime import Lifetimes
+from penstock.state.moving import tidy
 from penstock.state.segments import GROUP_COLUMN
 from penstock.state.table import BELOW_PREFIX, KEY_PREFIX, Table, row_schema
 from penstock.state.tracking import Tracker
@@ -91,6 +93,17 @@ class Keyed:
             left, self._left = self._left, []
             self.vacate(np.unique(np.concatenate(left)))
         self.make_room()
+        for cells in self._all_cells():
+            tidy(cells)
+
+    @property
+    def nbytes(self) -> int:
+        """What all of it takes, whether it is used or not."""
+        return sum(cells.nbytes for cells in self._all_cells())
+
+    def _all_cells(self) -> list[Cells]:
+        children = (each for each in self._holders if isinstance(each, Child))
+        return [self.space.cells, *(child.space.cells for child in children)]
 
     # ---- rows of a snapshot, in the order in which they were written
 

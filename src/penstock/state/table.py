@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.plan.keyhash import I64, Flags
 from penstock.state.cells import Cells
 from penstock.state.columns import FlatColumn, PiledColumn, make_column
-from penstock.state.flat import FIRST_ROWS, Values, grown, to_arrow
+from penstock.state.flat import FIRST_ROWS, Values, to_arrow
 from penstock.state.frozen_table import FrozenTable, Saved
 from penstock.state.keyspace import KeysOf
 from penstock.state.lifetime import TOUCHED, Lifetimes
 from penstock.state.segments import GROUP_FIELD
+from penstock.state.stretch import Stretch
 from penstock.state.tracking import Tracker
 
 KEY_PREFIX = "key."
@@ -54,9 +54,10 @@ class Table:
         self.schema = schema if lifetimes is None else schema.append(TOUCHED)
         """Of its rows in a snapshot: see `row_schema`."""
         self.value_schema = value_schema
-        self.columns: list[FlatColumn | PiledColumn] = [make_column(f) for f in value_schema]
-        self.present: Flags = np.zeros(FIRST_ROWS, np.bool_)
-        """Which cells have a row."""
+        self.columns: list[FlatColumn | PiledColumn] = [
+            make_column(field, self._save) for field in value_schema
+        ]
+        self._present = Stretch(np.bool_, FIRST_ROWS)
         self.changes = changes
         self.lifetimes = lifetimes
         self._kept = [*self.columns, *([lifetimes.touched] if lifetimes is not None else [])]
@@ -65,13 +66,23 @@ class Table:
         """Hears of rows that came back from a floor below."""
         self._count = 0
         self._keys = keys
-        self._saved_at: npt.NDArray[np.uint32] = np.zeros(FIRST_ROWS, np.uint32)
+        self._saves = Stretch(np.uint32, FIRST_ROWS)
         self._freezes = 0
         self._frozen: tuple[FrozenTable, ...] = ()
         cells.admit(self)
 
     def __len__(self) -> int:
         return self._count
+
+    @property
+    def present(self) -> Flags:
+        """Which cells have a row."""
+        return self._present.array
+
+    @property
+    def _saved_at(self) -> Values:
+        """The freeze that each row was saved for last."""
+        return self._saves.array
 
     def begin_with(self, rows: int) -> None:
         """So many lie in a floor below."""
@@ -97,26 +108,27 @@ class Table:
         may have seen, whole or half, has its entry in the log that is then read."""
         if self.changes is not None:
             self.changes.dirty[cells] = True
-        if self._frozen:
-            self._save(cells)
+        self._save(cells)
 
-    def _save(self, cells: I64) -> None:
-        """What frozen views that are still being copied need of these rows."""
+    def _save(self, cells: I64) -> bool:
+        """For frozen views. Always true: from now on these rows may be others."""
+        if not self._frozen:
+            return True
         self._frozen = tuple(view for view in self._frozen if view.copying)
         if not self._frozen:
-            return
+            return True
         unsaved = cells[self._saved_at.take(cells) < self._freezes]
         if not len(unsaved):
-            return
+            return True
         saved = Saved(
             unsaved,
             self.cells.groups.take(unsaved),
             tuple(array.take(unsaved) for array in self._raw()),
-            self._origins(),
         )
         for view in self._frozen:
             view.save(saved)
         self._saved_at[unsaved] = self._freezes
+        return True
 
     def put(self, cells: I64, values: pa.RecordBatch) -> None:
         """Sets whole rows, also where there is none yet. Distinct cells. Restored values have the moment, too, when
@@ -228,7 +240,6 @@ class Table:
             keys=self._keys(),
             raw=self._raw(),
             readers=tuple((each.reader(), len(each.raw)) for each in self._kept),
-            origins=self._origins(),
             over_ms=self.lifetimes.over_ms if self.lifetimes is not None else None,
             plan=self.changes.plan(base, checkpoint) if self.changes is not None else None,
         )
@@ -238,22 +249,49 @@ class Table:
     def _raw(self) -> tuple[Values, ...]:
         return (self.present, *(array for column in self._kept for array in column.raw))
 
-    def _origins(self) -> tuple[object, ...]:
-        """Of each raw array: where it stands for values that lie elsewhere, what it points into."""
-        return (self, *(column.origin for column in self._kept for _ in column.raw))
-
     # ---- as a tenant of its cells
 
     def grow(self, count: int, capacity: int) -> None:
-        self.present = grown(self.present, count, capacity)
-        self._saved_at = grown(self._saved_at, count, capacity)
+        self._present.grow(count, capacity)
+        self._saves.grow(count, capacity)
         for column in self._kept:
             column.grow(count, capacity)
         if self.changes is not None:
             self.changes.grow(count, capacity)
 
+    @property
+    def nbytes(self) -> int:
+        kept = sum(column.nbytes for column in self._kept)
+        dirty = self.changes.dirty.nbytes if self.changes is not None else 0
+        return self._present.nbytes + self._saves.nbytes + kept + dirty
+
+    def shrink(self, capacity: int) -> None:
+        self._present.shrink(capacity)
+        self._saves.shrink(capacity)
+        for column in self._kept:
+            column.shrink(capacity)
+        if self.changes is not None:
+            self.changes.dirty = self.changes.dirty[:capacity].copy()
+
     def reset(self, cells: I64) -> None:
         """Rows that went were reset when they did."""
+
+    def movable(self, cells: I64, to: I64) -> Flags:
+        return np.ones(len(cells), np.bool_)
+
+    def move(self, cells: I64, to: I64) -> None:
+        """To increments, rows in other cells are others."""
+        if self.changes is not None:
+            self.changes.dirty[to] = self.present.take(cells)
+            self.changes.dirty[cells] = False
+        self.present[to] = self.present.take(cells)
+        self.present[cells] = False
+        for column in self._kept:
+            column.move(cells, to)
+
+    def tidy(self) -> None:
+        for column in self._kept:
+            column.tidy()
 
 
 def row_schema(kind: str, keys: pa.Schema, below: pa.Schema, values: pa.Schema) -> pa.Schema:

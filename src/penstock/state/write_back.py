@@ -114,7 +114,8 @@ class WriteBack:
         """What snapshots that were given up have not written down is still to be."""
         for interval in self._frozen:
             if not interval.written:
-                self.dirty[: len(interval.dirty)] |= interval.dirty
+                count = min(len(self.dirty), len(interval.dirty))
+                self.dirty[:count] |= interval.dirty[:count]
                 self._gone |= interval.gone
         self._frozen = []
 

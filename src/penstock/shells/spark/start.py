@@ -119,6 +119,7 @@ def start_job(graph: LogicalGraph, spark: Any, settings: JobSettings) -> Job:
             total,
             force_tcp=session.conf.get("spark.penstock.transport", "auto") == "tcp",
             driver_timeout_s=settings.driver_timeout_ms / 1000,
+            keep_copies=spec.open_copies is not None,
         )
     except BaseException:
         held.close()
