@@ -57,7 +57,9 @@ class Chain:
 
     @property
     def small(self) -> tuple[Link, ...]:
-        return tuple(link for link in self.links if link.small)
+        """The last ones, as far as they are."""
+        last = itertools.takewhile(lambda link: link.small, reversed(self.links))
+        return tuple(reversed(tuple(last)))
 
     @property
     def reach(self) -> int:
