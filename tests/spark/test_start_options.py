@@ -13,7 +13,7 @@ import penstock as pen
 from penstock.api import pipeline
 from penstock.api.config import _NOT_YET
 from penstock.engine.driver.manager import JobManager
-from penstock.engine.spec import InDriver, Mode
+from penstock.engine.spec import Changelogs, InDriver, Mode
 from penstock.plan.graph import LogicalGraph
 from penstock.protocol import restart
 from penstock.shells.spark import start as shell
@@ -89,6 +89,12 @@ PLACES: dict[str, tuple[dict[str, Any], str, Any]] = {
     "keep": ({"keep": 8}, "coordinator.config.keep", 8),
     "retain": ({"retain": "never_retain"}, "_config.retain", "never_retain"),
     "incremental": ({"incremental": False}, "coordinator.config.incremental", False),
+    "changelog": ({"changelog": True}, "_spec.changelog", Changelogs(600_000)),
+    "materialize_every": (
+        {"changelog": True, "materialize_every": "7 minutes"},
+        "_spec.changelog",
+        Changelogs(420_000),
+    ),
     "compression": ({"compression": "zstd"}, "_spec.compression", "zstd"),
     "inflight_bytes_max": ({"inflight_bytes_max": 12_345}, "_spec.inflight_bytes_max", 12_345),
 }

@@ -20,7 +20,7 @@ Duration: TypeAlias = str | timedelta
 Mode: TypeAlias = Literal["exactly_once", "at_least_once"]
 Compression: TypeAlias = Literal["zstd"]
 Retain: TypeAlias = Literal["retain_on_cancel", "delete_on_cancel", "never_retain"]
-_NOT_YET = ("backend", "changelog")
+_NOT_YET = ("backend",)
 _GIVEN = "_given"
 _Config = TypeVar("_Config")
 
@@ -63,6 +63,10 @@ class CheckpointConfig:
     backend: Literal["heap"] = "heap"
     incremental: bool = True
     changelog: bool = False
+    """State is written ahead of checkpoints, which only add what changed last: they take as long for much state as for
+    little."""
+    materialize_every: Duration = "10 minutes"
+    """With `changelog`: after so long all rows of a state are written anew, beside the checkpoints."""
     local_recovery: bool = False
     """Workers keep a second copy of their state on their own disks, and read that back first after a failure."""
     inflight_bytes_max: int = 256 << 20
@@ -90,7 +94,10 @@ class CheckpointConfig:
         truth_value(self.unaligned, "CheckpointConfig.unaligned")
         truth_value(self.local_recovery, "CheckpointConfig.local_recovery")
         whole_number(self.inflight_bytes_max, "CheckpointConfig.inflight_bytes_max", 1, 1 << 40)
+        truth_value(self.changelog, "CheckpointConfig.changelog")
+        positive_ms(self.materialize_every, "CheckpointConfig.materialize_every")
         self._check_unaligned()
+        self._check_changelog()
         if self.local_recovery and self.in_memory:
             raise ConfigError(
                 f"CheckpointConfig.local_recovery=True needs a directory: with {MEMORY!r} all state travels with the"
@@ -125,6 +132,10 @@ class CheckpointConfig:
         return parse_duration_ms(self.aligned_timeout, "CheckpointConfig.aligned_timeout")
 
     @property
+    def materialize_every_ms(self) -> int:
+        return parse_duration_ms(self.materialize_every)
+
+    @property
     def unaligned_at_once(self) -> bool:
         return self.unaligned and self.aligned_timeout is None
 
@@ -148,6 +159,18 @@ class CheckpointConfig:
             raise ConfigError(
                 f"CheckpointConfig.aligned_timeout={self.aligned_timeout!r} must be shorter than "
                 f"timeout={self.timeout!r}: a checkpoint that long is given up before it could become unaligned."
+            )
+
+    def _check_changelog(self) -> None:
+        if self.changelog and not self.incremental:
+            raise ConfigError(
+                "CheckpointConfig.changelog=True needs incremental=True: what is written ahead belongs to several"
+                " checkpoints, which build on one another. Leave incremental out."
+            )
+        if self.changelog and self.in_memory:
+            raise ConfigError(
+                f"CheckpointConfig.changelog=True needs a directory: with {MEMORY!r} all state travels with the"
+                " driver's messages, and there are no files to write ahead. Leave it out."
             )
 
     def _refuse_what_is_not_there(self) -> None:

@@ -12,7 +12,8 @@ Which ones may come to refer to one depends on their bases alone, and bases neve
 
 - `LOG`, changes of a table: a snapshot whose base is newer than the checkpoint in the file's name has them in its base,
   or never will.
-- `BASE`, all rows of a table: as long as no base has a later one of the same table, any snapshot may begin with it.
+- `BASE`, all rows of a table: any snapshot may begin with it, until a base begins with later ones of the same table, or
+  is newer than a snapshot that has begun with it and does not do so itself.
 
 A checkpoint refers to its files until its metadata has gone: a deletion may fail, or be taken back before it begins.
 
@@ -56,6 +57,8 @@ class SharedFile:
         return same and self.number > other.number
 
 
+NOBODY_KNOWS = CheckpointId(1 << 62)
+"""Newer than all."""
 Files: TypeAlias = frozenset[SharedFile]
 Strays: TypeAlias = tuple[SharedFile, ...]
 """Files to delete, sorted."""
@@ -81,11 +84,11 @@ class Retention:
     unreadable: CheckpointId = NO_CHECKPOINT
     """The newest checkpoint that is there and cannot be read: it may refer to any file up to its own."""
     base: CheckpointId = NO_CHECKPOINT
-    """That of the newest snapshot: no later one has an older base."""
+    """The newest that this attempt has completed, or built on: no later snapshot has an older one."""
     begins: Files = frozenset()
-    """All rows that this base begins with, where they were written in the background."""
-    left: Files = frozenset()
-    """Files that nobody refers to, but somebody still may."""
+    """All rows that the newest snapshot's base begins with, where they were written in the background."""
+    left: Mapping[SharedFile, CheckpointId] = field(default_factory=dict)
+    """Files that nobody refers to, but somebody still may, and the newest snapshot that did."""
 
     # ---- what happens
 
@@ -102,21 +105,23 @@ class Retention:
 
     def triggered(self, checkpoint: CheckpointId, base: CheckpointId = NO_CHECKPOINT) -> Retention:
         pending = {**self.pending, checkpoint: PendingFiles(base)}
-        newest, begins = max(self.newest, checkpoint), self._begun_with(base)
-        after = replace(self, pending=pending, newest=newest)
-        return replace(after, base=base, begins=begins) if base > self.base else after
+        newest, base = max(self.newest, checkpoint), max(self.base, base)
+        begins = self._begun_with(base)
+        return replace(self, pending=pending, newest=newest, base=base, begins=begins)
 
     def acknowledged(self, checkpoint: CheckpointId, files: Files) -> tuple[Retention, Strays]:
         """Where the snapshot is over the answer came too late: its files go."""
         entry = self.pending.get(checkpoint)
         if entry is None:
-            return self._without_strays(files)
+            return self._without_strays(files, NOBODY_KNOWS)
         pending = {**self.pending, checkpoint: replace(entry, files=entry.files | files)}
         return replace(self, pending=pending), ()
 
     def completed(self, checkpoint: CheckpointId, files: Files) -> tuple[Retention, Strays]:
         """`files` are all that it refers to."""
         after = replace(self, existing={**self.existing, checkpoint: files})
+        if checkpoint in self.pending:
+            after = replace(after, base=max(self.base, checkpoint))
         return after.given_up(checkpoint)
 
     def given_up(self, checkpoint: CheckpointId) -> tuple[Retention, Strays]:
@@ -125,14 +130,14 @@ class Retention:
         if entry is None:
             return self, ()
         pending = {n: other for n, other in self.pending.items() if n != checkpoint}
-        return replace(self, pending=pending)._without_strays(entry.files)
+        return replace(self, pending=pending)._without_strays(entry.files, checkpoint)
 
     def deleted(
         self, checkpoint: CheckpointId, with_it: Collection[SharedFile] = ()
     ) -> tuple[Retention, Strays]:
         """Its metadata has gone, and so have these files."""
         files = self.existing.get(checkpoint, frozenset()).difference(with_it)
-        return self._without(checkpoint)._without_strays(files)
+        return self._without(checkpoint)._without_strays(files, checkpoint)
 
     # ---- what may go
 
@@ -154,12 +159,14 @@ class Retention:
         pending = (entry.files for entry in self.pending.values())
         return frozenset[SharedFile]().union(*self.existing.values(), *pending)
 
-    def _without_strays(self, files: Files) -> tuple[Retention, Strays]:
-        """Somebody does not refer to these any more. Those that others may still come to refer to are looked at again
-        with the next."""
-        doubtful = self.left.union(files).difference(self._needed)
-        strays = self.strays(doubtful)
-        return replace(self, left=doubtful.difference(strays)), strays
+    def _without_strays(self, files: Files, last: CheckpointId) -> tuple[Retention, Strays]:
+        """The snapshot `last` does not refer to these any more. Those that others may still come to refer to are looked
+        at again with the next."""
+        needed = self._needed
+        referred = {**self.left, **{f: max(last, self.left.get(f, last)) for f in files}}
+        after = replace(self, left={f: n for f, n in referred.items() if f not in needed})
+        strays = after.strays(after.left)
+        return replace(after, left={f: n for f, n in after.left.items() if f not in strays}), strays
 
     def _is_settled(self, file: SharedFile) -> bool:
         if file.checkpoint <= self.unreadable:
@@ -173,7 +180,8 @@ class Retention:
                 return file.checkpoint < self.oldest_base
             case Role.BASE:
                 based_on = self.existing.get(self.oldest_base, ())
-                return any(other.follows(file) for other in based_on)
+                was_let_go = self.left.get(file, NOBODY_KNOWS) < self.oldest_base
+                return was_let_go or any(other.follows(file) for other in based_on)
 
     @property
     def oldest_base(self) -> CheckpointId:

@@ -57,12 +57,16 @@ class Changelog(Noted):
         super().__init__()
         self._chains: dict[int, Chain] = {}
         """By checkpoint: those of this attempt, and the one that it began with."""
+        self.newest = 0
+        """The newest checkpoint that the table was frozen for."""
         self._frozen = 0
-        """The mark of the newest checkpoint."""
+        """Its mark."""
         self._weight = Weight(0, 0, 0, 0)
         self.ahead: tuple[Link, ...] = ()
         """What was written in the background and is durable, in the order of its marks. Replaced whole: a writer on
         another thread may look at any time."""
+        self._begun_with: dict[int, int] = {}
+        """By the mark of all rows: the first checkpoint that begins with them."""
 
     # ---- as a tracker
 
@@ -78,12 +82,15 @@ class Changelog(Noted):
 
     def plan(self, base: int, checkpoint: int) -> Tail:
         mark = self._frozen = self._end_interval()
+        self.newest = max(self.newest, checkpoint)
         self._forget(base)
         chain = self._chains.get(base, NOTHING)
         return Tail(self, checkpoint, mark, chain, tuple(self._intervals))
 
     def written(self, checkpoint: int, chain: Chain) -> None:
         """By the writer, on its own thread, before anybody can name this checkpoint as a base."""
+        first = self._begun_with.get(_base_mark(chain), checkpoint)
+        self._begun_with[_base_mark(chain)] = min(first, checkpoint)
         self._chains[checkpoint] = chain
         self._weight = _weight(chain)
 
@@ -94,8 +101,18 @@ class Changelog(Noted):
         if base in self._chains:
             chain = self._chains[base]
             self._intervals = [each for each in self._intervals if each.until > chain.reach]
-            self.ahead = tuple(link for link in self.ahead if _may_serve(link, chain))
+            self.ahead = tuple(link for link in self.ahead if self._may_serve(link, base, chain))
+            oldest = min((link.until for link in self.ahead), default=self._mark)
+            self._begun_with = {m: n for m, n in list(self._begun_with.items()) if m >= oldest}
         self._join_oldest()
+
+    def _may_serve(self, link: Link, base: int, chain: Chain) -> bool:
+        """A checkpoint that builds on this base, or a later one, may use it. All rows that an older one began with, and
+        this one does not, nobody may come back to: see `protocol.retention`."""
+        if link.segment.delta:
+            return link.until > chain.mark
+        first = self._begun_with.get(link.until, base)
+        return link.until > _base_mark(chain) and first >= base
 
     def _join_oldest(self) -> None:
         """Nothing is forgotten, unless so much has gone meanwhile that to write all rows is less."""
@@ -253,11 +270,6 @@ def covering(base: Chain, ahead: Sequence[Link], mark: int) -> Chain:
 
 def _base_mark(chain: Chain) -> int:
     return max((link.until for link in chain.links if not link.segment.delta), default=0)
-
-
-def _may_serve(link: Link, base: Chain) -> bool:
-    """A checkpoint that builds on this base, or a later one, may need it."""
-    return link.until > (base.mark if link.segment.delta else _base_mark(base))
 
 
 def _weight(chain: Chain) -> Weight:

@@ -14,6 +14,7 @@ from penstock.connectors.deferred import Deferred
 from penstock.protocol.messages import SnapshotOrder
 from penstock.protocol.snapshot import OperatorSnapshot, Plain, Segment
 from penstock.state.frozen import Frozen
+from penstock.state.keyed import Log
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,8 @@ class OperatorContext:
     """The checkpoint of this job that it goes on from; 0: none, or another job's."""
     incremental: bool = False
     """Checkpoints may build on earlier ones."""
+    log: Log | None = None
+    """Writes state ahead of checkpoints."""
     allow_non_restored_state: bool = False
     """State that nobody declares any more may go."""
     ask: Callable[[Callable[[], Any]], Answer[Any]] = answered

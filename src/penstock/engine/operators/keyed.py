@@ -12,7 +12,8 @@ from penstock.state.table import Table
 
 
 def make_keyed(keys: pa.Schema, context: OperatorContext) -> Keyed:
-    return Keyed(keys, context.max_parallelism, incremental=context.incremental)
+    log = context.log
+    return Keyed(keys, context.max_parallelism, incremental=context.incremental, log=log)
 
 
 def keep_chain(table: Table, context: OperatorContext) -> None:

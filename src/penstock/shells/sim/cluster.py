@@ -138,6 +138,7 @@ class Cluster:
             open_store=(lambda: SimStore(world, world.disk, who)) if world.durable else None,
             inline_bytes_max=world.settings.inline_bytes_max,
             incremental=True,
+            changelog=world.settings.changelog,
             inflight_bytes_max=world.settings.inflight_bytes_max,
         )
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from random import Random
 
 from penstock.engine.driver.manager import ManagerConfig
+from penstock.engine.spec import Changelogs
 from penstock.protocol.coordinator import CoordinatorConfig
 from penstock.protocol.lifecycle import LifecycleConfig
 from penstock.protocol.restart import Exponential, Never, Strategy
@@ -28,6 +29,8 @@ class Settings:
     spare_workers: int
     strategy: Strategy
     coordinator: CoordinatorConfig
+    changelog: Changelogs | None = None
+    """State is written ahead of checkpoints."""
 
     def manager(self, parallelism: int) -> ManagerConfig:
         lifecycle = LifecycleConfig(
