@@ -20,8 +20,9 @@ from penstock.plan.keyhash import key_groups, key_hashes
 from penstock.protocol.ids import CheckpointId
 from penstock.protocol.messages import SnapshotOrder
 from penstock.protocol.snapshot import OperatorSnapshot
-from penstock.state import cell_table, changes, columns
+from penstock.state import cell_table, changelog, changes, columns
 from tests.state.helpers import read_segment, segments_of
+from tests.state.log_kit import Listed
 
 GROUPS = 16
 INPUT = pa.schema([("user", pa.string()), ("code", pa.int64()), ("text", pa.string())])
@@ -302,10 +303,10 @@ class Stage:
         restored: tuple[OperatorSnapshot, ...] = (),
         restored_id: int = 0,
         *,
-        incremental: bool = False,
+        how: str = "heap",
     ) -> None:
         self.parallelism = parallelism
-        self.incremental = incremental
+        self.log = Listed()
         self.base = self.newest = restored_id
         self.operators = []
         for index in range(parallelism):
@@ -316,7 +317,8 @@ class Stage:
                 parallelism=parallelism,
                 restored=restored,
                 restored_id=restored_id,
-                incremental=incremental,
+                incremental=how != "heap",
+                log=self.log if how == "changelog" else None,
             )
             operator.open(context)
             self.operators.append(operator)
@@ -381,6 +383,9 @@ by_batch = st.tuples(
 work = st.lists(st.one_of(by_key, by_batch), max_size=3)
 
 
+HOW = ["heap", "heap, incremental", "changelog"]
+
+
 @dataclass(frozen=True)
 class Round:
     """Work, a snapshot, work while it is not written yet; then it is written or given up, and perhaps restored."""
@@ -392,6 +397,10 @@ class Round:
     restored: bool = False
     completed: bool = True
     """The next snapshot may build on it."""
+    ahead: str = ""
+    """With a changelog: what is written ahead of the snapshot, or late."""
+    again: str = "heap"
+    """How the state is kept after a restore, if that changes."""
 
 
 rounds = st.lists(
@@ -403,6 +412,8 @@ rounds = st.lists(
         st.sampled_from([True, True, True, False]),
         st.booleans(),
         st.sampled_from([True, True, True, False]),
+        st.sampled_from(["", "cut", "cut late", "whole", "whole late", "cut and whole"]),
+        st.sampled_from(HOW),
     ),
     min_size=1,
     max_size=7,
@@ -417,26 +428,34 @@ def small_limits() -> Iterator[None]:
         patch.setattr(cell_table, "GRAVES_MIN", 1)
         patch.setattr(changes, "SMALL_MAX", 2)
         patch.setattr(changes, "LARGE_MAX", 2)
+        patch.setattr(changelog, "SMALL_MAX", 2)
+        patch.setattr(changelog, "INTERVALS_MAX", 5)
         yield
 
 
-@pytest.mark.parametrize("incremental", [False, True], ids=["heap", "heap, incremental"])
+@pytest.mark.parametrize("how", [*HOW, "another after every restore"])
 @given(rounds=rounds)
 @settings(max_examples=40, deadline=None)
-def test_states_answer_as_dictionaries_would(incremental: bool, rounds: list[Round]) -> None:
-    """S1, S4, S6, S9, R6, I2, I20, I21, bug-D19, bug-G16: key by key and for whole batches, with snapshots that are
-    written long after they were taken, and restores at another parallelism."""
-    stage, model = Stage(1, incremental=incremental), Model()
+def test_states_answer_as_dictionaries_would(how: str, rounds: list[Round]) -> None:
+    """S1, S4, S6, S7, S9, R6, I2, I20, I21, bug-D19, bug-D22, bug-G16: key by key and for whole batches, with snapshots
+    that are written long after they were taken, and restores at another parallelism."""
+    stage, model = Stage(1, how=how if how in HOW else "changelog"), Model()
     for each in rounds:
         work_on(stage, model, each.before)
+        stage.log.begin(each.ahead)
+        work_on(stage, model, each.meanwhile)
+        if "late" not in each.ahead:
+            stage.log.end()
         then, frozen = model.copy(), stage.freeze()
         work_on(stage, model, each.meanwhile)
+        stage.log.end()
         if not each.written:
             for table in (table for part in frozen for table in part.tables):
                 table.release()
             continue
         number, snapshots = stage.newest, tuple(_written(frozen))
-        restored = Stage(each.parallelism, snapshots, number, incremental=incremental)
+        now = how if how in HOW else each.again
+        restored = Stage(each.parallelism, snapshots, number, how=now)
         check(restored, then)
         if each.completed:
             stage.base = number

@@ -26,6 +26,7 @@ from penstock.state.segments import read_schema
 from tests.engine.test_states import CONTEXT, KEYS, OUT, Op, batch_of
 from tests.engine.ttl_kit import STATES, TTL_MS, USERS, Clock, Declared, Model, Stage, written
 from tests.state.helpers import read_segment
+from tests.state.log_kit import Listed
 
 EVERYTHING = 1 << 20
 
@@ -67,10 +68,20 @@ class Round:
     parallelism: int
     declared: Declared
     restored: bool
+    ahead: str
 
 
 rounds = st.lists(
-    st.builds(Round, work, work, passing, st.integers(1, 3), declared, st.booleans()),
+    st.builds(
+        Round,
+        work,
+        work,
+        passing,
+        st.integers(1, 3),
+        declared,
+        st.booleans(),
+        st.sampled_from(["", "cut", "whole", "cut and whole"]),
+    ),
     min_size=1,
     max_size=4,
 )
@@ -79,23 +90,27 @@ rounds = st.lists(
 @given(
     first=declared,
     rounds=rounds,
-    incremental=st.booleans(),
+    how=st.sampled_from(["heap", "heap, incremental", "changelog"]),
     sweep_cells=st.sampled_from([1, EVERYTHING]),
 )
 @settings(max_examples=60, deadline=None)
 def test_states_answer_as_dictionaries_with_a_time_to_live_would(
-    first: Declared, rounds: list[Round], incremental: bool, sweep_cells: int
+    first: Declared, rounds: list[Round], how: str, sweep_cells: int
 ) -> None:
-    """S8, I21, S1, R6: a read finds a value if and only if less than the ttl has passed since it was touched, key by
-    key and for whole batches, before and after a restore at another parallelism, and with another ttl."""
+    """S7, S8, I21, S1, R6: a read finds a value if and only if less than the ttl has passed since it was touched, key
+    by key and for whole batches, before and after a restore at another parallelism, and with another ttl."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lifetime, "SWEEP_CELLS", sweep_cells)
         patch.setattr(lifetime, "SWEEP_PER_ROW", 0)
-        clock = Clock()
-        stage = Stage(clock, first, incremental=incremental)
+        clock, incremental = Clock(), how != "heap"
+        logged = how == "changelog"
+        stage = Stage(clock, first, incremental=incremental, log=Listed() if logged else None)
         model = Model(int(clock.ms), first)
         for number, each in enumerate(rounds, start=1):
             work_on(stage, model, clock, each.before)
+            stage.log.begin(each.ahead)
+            work_on(stage, model, clock, each.meanwhile)
+            stage.log.end()
             frozen = stage.freeze(number)
             model.tick(clock.ms)
             then = model.restored(model.declared, model.now)
@@ -114,6 +129,7 @@ def test_states_answer_as_dictionaries_with_a_time_to_live_would(
                     snapshots,
                     checkpoint=number,
                     incremental=incremental,
+                    log=Listed() if logged else None,
                 )
                 model = then.restored(again, clock.ms)
         reads = [Op(what, user, 1) for what in READS for user in USERS]

@@ -16,6 +16,7 @@ from penstock.protocol.messages import SnapshotOrder
 from penstock.protocol.snapshot import OperatorSnapshot
 from tests.engine.test_states import CONTEXT, KEYS, OUT, Op, batch_of, owner_of
 from tests.state.helpers import segments_of
+from tests.state.log_kit import Listed
 
 TTL_MS = 100
 USERS = ["a", "b", None, "a user with a long name"]
@@ -294,8 +295,10 @@ class Stage:
         *,
         checkpoint: int = 0,
         incremental: bool = False,
+        log: Listed | None = None,
     ) -> None:
         self.parallelism = parallelism
+        self.log = log or Listed()
         self.operators = []
         self.base = checkpoint if incremental else 0
         for index in range(parallelism):
@@ -307,6 +310,7 @@ class Stage:
                 restored=restored,
                 wall_ms=lambda: clock.ms,
                 incremental=incremental,
+                log=log,
                 restored_id=checkpoint,
             )
             operator.open(context)

@@ -31,9 +31,25 @@ class Listed:
 
     def __init__(self) -> None:
         self.admitted: list[tuple[Table, Changelog]] = []
+        self._begun: list[tuple[Changelog, Cut | Whole, FrozenTable]] = []
 
     def admit(self, table: Table, changes: Changelog) -> None:
         self.admitted.append((table, changes))
+
+    def begin(self, what: str) -> None:
+        """Of every table, what changed ("cut") or all rows ("whole"), or both; nothing otherwise."""
+        for table, changes in self.admitted:
+            if "cut" in what and (cut := changes.cut()) is not None:
+                self._begun.append((changes, cut, table.view(cut)))
+            if "whole" in what:
+                whole = changes.materialize()
+                self._begun.append((changes, whole, table.view(whole)))
+
+    def end(self) -> None:
+        """All that was begun is durable."""
+        begun, self._begun = self._begun, []
+        for changes, plan, view in begun:
+            changes.add(plan.links(view.write(inline_out())))
 
 
 @dataclass
