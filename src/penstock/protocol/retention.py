@@ -89,6 +89,8 @@ class Retention:
     """All rows that the newest snapshot's base begins with, where they were written in the background."""
     left: Mapping[SharedFile, CheckpointId] = field(default_factory=dict)
     """Files that nobody refers to, but somebody still may, and the newest snapshot that did."""
+    let_go: Files = frozenset()
+    """Files of the role `BASE` that no snapshot comes back to, as long as none with later rows shows it."""
 
     # ---- what happens
 
@@ -164,9 +166,12 @@ class Retention:
         at again with the next."""
         needed = self._needed
         referred = {**self.left, **{f: max(last, self.left.get(f, last)) for f in files}}
-        after = replace(self, left={f: n for f, n in referred.items() if f not in needed})
-        strays = after.strays(after.left)
-        return replace(after, left={f: n for f, n in after.left.items() if f not in strays}), strays
+        left = {f: n for f, n in referred.items() if f not in needed}
+        over = {f for f, n in left.items() if f.role is Role.BASE and n < self.oldest_base}
+        let_go = frozenset(f for f in self.let_go | over if not self._is_followed(f))
+        after = replace(self, let_go=let_go)
+        strays = after.strays(left)
+        return replace(after, left={f: n for f, n in left.items() if f not in strays}), strays
 
     def _is_settled(self, file: SharedFile) -> bool:
         if file.checkpoint <= self.unreadable:
@@ -179,9 +184,11 @@ class Retention:
             case Role.LOG:
                 return file.checkpoint < self.oldest_base
             case Role.BASE:
-                based_on = self.existing.get(self.oldest_base, ())
-                was_let_go = self.left.get(file, NOBODY_KNOWS) < self.oldest_base
-                return was_let_go or any(other.follows(file) for other in based_on)
+                return file in self.let_go or self._is_followed(file)
+
+    def _is_followed(self, file: SharedFile) -> bool:
+        """Whatever is pending or comes later begins with later rows of the same table."""
+        return any(other.follows(file) for other in self.existing.get(self.oldest_base, ()))
 
     @property
     def oldest_base(self) -> CheckpointId:

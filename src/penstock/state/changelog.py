@@ -155,17 +155,16 @@ class Changelog(Noted):
 
     @property
     def is_long(self) -> bool:
-        """The chain wants another base, and there is none yet that only waits for the next checkpoint."""
+        """The chain wants another base."""
         weight = self._weight
-        if any(not link.segment.delta and link.until > weight.base for link in self.ahead):
-            return False
         large = weight.delta_bytes > max(weight.base_bytes, DELTA_BYTES_MIN)
-        return large or weight.deltas > DELTAS_MAX
+        return self.has_deltas and (large or weight.deltas > DELTAS_MAX)
 
     @property
     def has_deltas(self) -> bool:
-        """All rows would not be the same as those that were written last."""
-        return self._weight.deltas > 0
+        """The chain does not only have all rows, and there are none that wait for the next checkpoint."""
+        waits = any(x.until > self._weight.base for x in self.ahead if not x.segment.delta)
+        return self._weight.deltas > 0 and not waits
 
 
 # ---- what is written
