@@ -101,6 +101,7 @@ def test_a_key_that_went_before_a_gap_and_came_back_behind_it_is_there() -> None
     logged = with_rows(100)
     checkpoint(logged)
     logged.remove([1])
+    logged.put([3], 5)
     logged.give_up(logged.freeze())
     logged.put([1], 7)
     cut = logged.cut()
@@ -230,8 +231,9 @@ def test_a_dead_attempt_leaves_nothing_that_is_not_needed() -> None:
 # ---- short chains
 
 
-def test_chains_stay_short_without_writing_all_rows() -> None:
+def test_chains_stay_short_without_writing_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """S7: small deltas become one; when there are too many of those the table wants to be materialized."""
+    monkeypatch.setattr(changelog, "DELTAS_MAX", 12)
     logged = with_rows(2_000)
     checkpoint(logged)
     longest, wholes = 0, 0
@@ -243,8 +245,8 @@ def test_chains_stay_short_without_writing_all_rows() -> None:
         chain, out = checkpoint(logged)
         assert not out.wholes
         longest = max(longest, len(chain))
-    assert 10 < longest <= 1 + changelog.DELTAS_MAX + changelog.SMALL_MAX + 1
-    assert wholes <= 2
+    assert 10 < longest <= 14
+    assert 4 < wholes < 20
 
 
 def test_deltas_that_are_larger_than_all_rows_want_a_base(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -419,5 +421,5 @@ def test_whatever_happens_a_checkpoint_has_the_rows_of_its_moment() -> None:
     """S7, R6, I2, I12, I20, I21, bug-D1, bug-D7, bug-D9, bug-D10: rows, cuts, materializations that end late or fail,
     checkpoints that are written late, aborted, or concurrent, restores of all rows or a part of them."""
     run_state_machine_as_test(
-        Life, settings=settings(max_examples=150, stateful_step_count=40, deadline=None)
+        Life, settings=settings(max_examples=200, stateful_step_count=50, deadline=None)
     )

@@ -27,22 +27,16 @@ class Interval:
     until: int
     dirty: Flags
     removed: list[tuple[list[pa.Array], Groups]] = field(default_factory=list)
-    _bits: npt.NDArray[np.uint8] | None = None
-    _rows: int | None = None
+    _packed: _Packed | None = None
 
-    def pack(self) -> None:
-        """It is over: an eighth of the memory. Whoever reads looks at `dirty` before he looks whether there are bits,
-        because another thread may be packing it."""
-        dirty = self.dirty
-        if self._bits is None:
-            self._bits = np.packbits(dirty)
+    def pack(self) -> _Packed:
+        """It is over, and needs a fraction of the memory. Whoever reads looks at `dirty` before he looks whether it is
+        packed, because another thread may be doing that."""
+        dirty, packed = self.dirty, self._packed
+        if packed is None:
+            packed = self._packed = _Packed.of(dirty)
         self.dirty = np.empty(0, np.bool_)
-
-    def flags(self, end: int) -> Flags:
-        dirty = self.dirty
-        if self._bits is None:
-            return dirty[:end]
-        return np.unpackbits(self._bits, count=min(end, 8 * len(self._bits))).view(np.bool_)
+        return packed
 
     @property
     def gone(self) -> int:
@@ -52,33 +46,71 @@ class Interval:
     @property
     def rows(self) -> int:
         """How many a delta has of it, at most."""
-        if self._rows is None:
-            dirty, bits = self.dirty, self._bits
-            changed = np.count_nonzero(dirty) if bits is None else np.bitwise_count(bits).sum()
-            self._rows = int(changed) + self.gone
-        return self._rows
+        return self.pack().count + self.gone
 
     def joined(self, other: Interval) -> Interval:
         """One of both; `other` follows this one."""
-        self.pack()
-        other.pack()
-        if self._bits is None or other._bits is None:
-            raise ValueError("an interval that was packed has bits")
-        longer, shorter = sorted((self._bits, other._bits), key=len, reverse=True)
-        bits = longer.copy()
-        bits[: len(shorter)] |= shorter
+        mine, theirs = self.pack(), other.pack()
+        end = max(mine.end, theirs.end)
+        dirty = np.zeros(end, np.bool_)
+        for each in (mine, theirs):
+            each.mark(dirty)
         removed = [*self.removed, *other.removed]
-        return Interval(self.since, other.until, np.empty(0, np.bool_), removed, bits)
+        return Interval(self.since, other.until, np.empty(0, np.bool_), removed, _Packed.of(dirty))
+
+
+@dataclass(frozen=True)
+class _Packed:
+    """Cells that changed: a list of them where they are few, a bit for each cell where they are many."""
+
+    end: int
+    count: int
+    cells: I64 | None = None
+    bits: npt.NDArray[np.uint8] | None = None
+
+    @classmethod
+    def of(cls, dirty: Flags) -> _Packed:
+        count = int(np.count_nonzero(dirty))
+        if count * FEW < len(dirty):
+            return cls(len(dirty), count, cells=_few(dirty))
+        return cls(len(dirty), count, bits=np.packbits(dirty))
+
+    def mark(self, dirty: Flags) -> None:
+        """Sets the flags of those that `dirty` has."""
+        if self.cells is not None:
+            dirty[self.cells[: np.searchsorted(self.cells, len(dirty))]] = True
+        elif self.bits is not None:
+            flags = np.unpackbits(self.bits, count=min(len(dirty), self.end)).view(np.bool_)
+            dirty[: len(flags)] |= flags
+
+
+FEW = 64
+"""A cell has as many bytes as so many have bits."""
+
+
+def _few(dirty: Flags) -> I64:
+    """The cells whose flags are set, which are few: eight are looked at at a time."""
+    whole = len(dirty) // 8 * 8
+    words = np.flatnonzero(dirty[:whole].view(np.uint64))
+    cells = (words[:, np.newaxis] * 8 + np.arange(8)).ravel()
+    rest = whole + np.flatnonzero(dirty[whole:])
+    return np.concatenate([cells[dirty[cells]], rest])
 
 
 def changed_cells(intervals: Iterable[Interval], end: int) -> I64:
     """Those before `end` that changed in any of them. They ascend."""
+    packed = [interval.pack() for interval in intervals]
+    few = [each.cells for each in packed if each.cells is not None]
+    if len(few) == len(packed):
+        cells = np.unique(np.concatenate(few)) if len(few) > 1 else few[0] if few else _NONE
+        return cells[: np.searchsorted(cells, end)]
     dirty = np.zeros(end, np.bool_)
-    for interval in intervals:
-        flags = interval.flags(end)
-        dirty[: len(flags)] |= flags
-        interval.pack()
+    for each in packed:
+        each.mark(dirty)
     return np.flatnonzero(dirty)
+
+
+_NONE: I64 = np.empty(0, np.int64)
 
 
 class Noted:

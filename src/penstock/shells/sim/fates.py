@@ -224,7 +224,10 @@ class Fates:
         if process.manager.outcome in (Outcome.FINISHED, Outcome.STOPPED):
             excess = [n for n in self._beyond_keep(process, names) if n not in excused]
             told.excess = excess[told.unsure :]
-            told.strays = set() if excused or told.unsure else self._strays(names)
+            unknown = (
+                excused or told.unsure or replaced
+            )  # a new owner may be deleting them just now
+            told.strays = set() if unknown else self._strays(names)
 
     def _strays(self, names: list[str]) -> set[str]:
         """Shared files that went out of use when the checkpoints went that referred to them."""
