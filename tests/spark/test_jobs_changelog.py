@@ -14,9 +14,10 @@ from penstock.wire import manifest as manifests
 from penstock.wire import paths
 from tests.spark import jobs
 from tests.spark.taps import Tap
-from tests.spark.test_jobs_local_copies import KEYS, ROWS, Long, many_keys
+from tests.spark.test_jobs_local_copies import KEYS, Long, many_keys
 
 pytestmark = pytest.mark.spark
+ROWS = 60_000
 AHEAD, MATERIALIZED = (
     f'penstock_changelog_bytes_total{{written="{written}"}}'
     for written in ("ahead", "materialized")
@@ -28,10 +29,11 @@ def test_a_job_goes_on_from_what_was_written_ahead(
 ) -> None:
     """S7, R1, I1: kill -9 of a worker, when checkpoints have begun with a materialization and gone on with what was
     written ahead of their barriers. Files that no checkpoint refers to are gone at the end."""
-    monkeypatch.setattr(storing, "Changelogs", lambda every: Changelogs(every, ahead_bytes=2_000))
-    sink, tap = pen.CollectSink(), Tap(tmp_path / "end", rate=1_500, held=ROWS - 1_000)
+    monkeypatch.setattr(storing, "Changelogs", lambda every: Changelogs(every, ahead_bytes=20_000))
+    sink, tap = pen.CollectSink(), Tap(tmp_path / "end", rate=4_000, held=ROWS - 1_000)
     keyed = tap.stream().map_batches(many_keys, jobs.SCHEMA).key_by("k")
-    chk = jobs.config(tmp_path / "chk", changelog=True, materialize_every="1 second")
+    often: Any = {"every": "1 second", "materialize_every": "2 seconds"}
+    chk = jobs.config(tmp_path / "chk", changelog=True, **often)
     pipeline = keyed.process(Long(), jobs.NUMBERED).to(sink)
     options: Any = {"checkpoint": chk, "restart": jobs.AT_ONCE}
     job = pipeline.start(spark, name=tmp_path.name, parallelism=2, **options)
