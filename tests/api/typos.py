@@ -80,7 +80,7 @@ orders.filter("amount > 0")  # wrong
 pen.CheckpointConfig("chk/", mode="at_least_once", retain="never_retain")
 pen.CheckpointConfig("chk/", mode="exactly_onc")  # wrong
 pen.CheckpointConfig("chk/", retain="always")  # wrong
-pen.CheckpointConfig("chk/", backend="rocksdb")  # wrong
+pen.CheckpointConfig("chk/", backend="rocks")  # wrong
 pen.CheckpointConfig("chk/", evry="1 second")  # wrong
 pen.FileSource("in/", "csv", bad_records="column")
 pen.FileSource("in/", "cvs")  # wrong

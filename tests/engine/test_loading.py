@@ -23,6 +23,7 @@ from penstock.protocol.messages import Deploy, Failed, Ready, Restoring
 from penstock.protocol.snapshot import OperatorSnapshot, SubtaskSnapshot
 from penstock.state.segments import GROUP_FIELD
 from penstock.storage.memory import MemoryStore
+from penstock.storage.memory_floor import MemoryFloors
 from penstock.wire.paths import WorkerFile
 from tests.engine.kit import (
     Do,
@@ -73,7 +74,7 @@ class Restore:
         self.snapshots = tuple(stored(self.store, slot) for slot in (0, 1))
         self.deploy = Deploy(AttemptId(3), SlotId(0), ONE, self.snapshots)
         made = (self.deploy, fetch_from(self.store), background or Backwards(), self.clock)
-        self.loading = Loading(*made, self.told.append)
+        self.loading = Loading(*made, self.told.append, MemoryFloors)
         self.segments = [s for part in self.snapshots for s in part.operators["work"].segments]
 
     def read(self, groups: range = GROUPS) -> Iterable[int]:

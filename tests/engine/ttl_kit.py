@@ -17,6 +17,7 @@ from penstock.protocol.snapshot import OperatorSnapshot
 from tests.engine.test_states import CONTEXT, KEYS, OUT, Op, batch_of, owner_of
 from tests.state.helpers import segments_of
 from tests.state.log_kit import Listed
+from tests.state.ways import Way
 
 TTL_MS = 100
 USERS = ["a", "b", None, "a user with a long name"]
@@ -295,10 +296,13 @@ class Stage:
         *,
         checkpoint: int = 0,
         incremental: bool = False,
-        log: Listed | None = None,
+        way: Way | None = None,
     ) -> None:
+        way = way or Way(incremental=incremental)
+        incremental = way.incremental
+        self.way = way
         self.parallelism = parallelism
-        self.log = log or Listed()
+        self.log = Listed()
         self.operators = []
         self.base = checkpoint if incremental else 0
         for index in range(parallelism):
@@ -309,11 +313,10 @@ class Stage:
                 parallelism=parallelism,
                 restored=restored,
                 wall_ms=lambda: clock.ms,
-                incremental=incremental,
-                log=log,
+                log=self.log,
                 restored_id=checkpoint,
             )
-            operator.open(context)
+            operator.open(way.over(context))
             self.operators.append(operator)
 
     def do(self, ops: Sequence[Op], *, vectorised: bool = False) -> list[tuple[Any, str, Any]]:

@@ -12,6 +12,7 @@ from penstock.protocol.lifecycle import JobMachine
 from penstock.protocol.phases import Connecting
 from penstock.shells.spark import control_client, placing, rejoining, sharing
 from penstock.shells.spark.door import Door
+from penstock.shells.spark.launcher import Launcher
 from penstock.shells.spark.network import ZmqNetwork
 from penstock.shells.spark.peers import Peer
 from penstock.shells.spark.placing import Places
@@ -125,8 +126,8 @@ def spark_may_choose_a_host_that_is_gone() -> AbstractContextManager[None]:
     """Where only a dead host seems to have room the worker goes there (R1)."""
     original = Places._look
 
-    def look(self: Places, ours: Sequence[str]) -> tuple[Any, bool]:
-        return original(self, ours)[0], True
+    def look(self: Places, *known: Sequence[str]) -> tuple[Any, bool]:
+        return original(self, *known)[0], True
 
     return swapped(Places, "_look", look)
 
@@ -155,3 +156,43 @@ def a_launch_that_went_nowhere_is_waited_for() -> AbstractContextManager[None]:
         return original(self, launch) if launch.was_here else None
 
     return swapped(JobMachine, "_give_up_ms", give_up_ms)
+
+
+# ---- copies of state on the workers' hosts
+
+
+@tested(PLACING + "test_a_worker_goes_to_the_host_with_the_copy_of_the_one_it_replaces")
+def room_is_worth_more_than_a_copy() -> AbstractContextManager[None]:
+    """The state of a lost worker travels over the network although a disk has it (R4)."""
+    original = Places._look
+    return swapped(Places, "_look", lambda self, ours, copies=(): original(self, ours))
+
+
+@tested(PLACING + "test_where_the_host_with_the_copy_cannot_be_had_any_other_will_do")
+def a_host_with_a_copy_is_believed_in() -> AbstractContextManager[None]:
+    """A replacement goes where the lost worker was, whether anybody answers there or not (R1, R4)."""
+    original = Places._look
+
+    def look(self: Places, ours: Sequence[str], copies: Sequence[str] = ()) -> tuple[Any, bool]:
+        there = [each for each in self._known() if each.host in copies]
+        return (there[0], True) if there else original(self, ours, copies)
+
+    return swapped(Places, "_look", look)
+
+
+@tested(PLACING + "test_copies_that_are_left_are_taken_over_once")
+def a_copy_is_taken_over_again_and_again() -> AbstractContextManager[None]:
+    """All later workers pile up on the host where one was lost (R1, R4)."""
+    return swapped(placing.Copies, "taken", lambda self, host: None)
+
+
+@tested(PLACING + "test_who_is_moved_to_another_place_does_not_come_back_for_its_copy")
+def the_crowded_come_back_for_their_copies() -> AbstractContextManager[None]:
+    """Workers that share an executor are ended to be spread, and share it again (R1, R4)."""
+    original = Launcher._leave_copy
+
+    def leave_copy(self: Launcher, launch: int) -> None:
+        self._crowded.clear()
+        original(self, launch)
+
+    return swapped(Launcher, "_leave_copy", leave_copy)

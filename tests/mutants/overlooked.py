@@ -23,7 +23,6 @@ from penstock.protocol.messages import Failed
 from penstock.protocol.snapshot import Timings
 from penstock.shells.spark import start
 from penstock.state.columns import PiledColumn
-from penstock.state.flat import grown
 from penstock.state.folds import NullUntilSeen
 from penstock.state.table import Table
 from tests.mutants.registry import swapped, tested
@@ -241,6 +240,7 @@ def grown_columns_of_text_begin_with_the_first_value() -> AbstractContextManager
     """The smallest text of a key that is new is compared with another key's (S1)."""
 
     def grow(self: PiledColumn, count: int, capacity: int) -> None:
-        self._numbers = grown(self._numbers, count, capacity, 0)
+        self._numbers._fill = 0
+        self._numbers.grow(count, capacity)
 
     return swapped(PiledColumn, "grow", grow)

@@ -3,10 +3,12 @@ changes it."""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from random import Random
 
 from penstock.shells.sim.faults import Faults
+from penstock.shells.sim.keeping import Keeping
 from penstock.shells.sim.outside import Transaction
 from penstock.shells.sim.scenario import Drawn, draw_everything
 from penstock.shells.sim.world import World
@@ -24,7 +26,15 @@ def calm(_world: World, rng: Random) -> Drawn:
         drawn.settings.coordinator, unaligned=False, aligned_timeout_ms=None, keep=100
     )
     settings = replace(drawn.settings, coordinator=coordinator, inline_bytes_max=0)
-    return replace(drawn, faults=Faults(), exactly_once=True, durable=True, settings=settings)
+    return replace(
+        drawn,
+        faults=Faults(),
+        exactly_once=True,
+        durable=True,
+        settings=settings,
+        keeping=Keeping(),
+        keeping_later=None,
+    )
 
 
 def finished_world() -> World:
@@ -50,6 +60,13 @@ def newest(found: World) -> Manifest:
 def with_state(found: World) -> Manifest:
     """A checkpoint that has a state file."""
     return next(m for m in found.checkers.manifests.values() if m.files)
+
+
+def with_own_file(found: World) -> Manifest:
+    """A checkpoint that has a state file which no other refers to."""
+    everything = list(found.checkers.manifests.values())
+    users = Counter(name for manifest in everything for name in set(manifest.files))
+    return next(m for m in everything if any(users[name] == 1 for name in m.files))
 
 
 def create(found: World, manifest: Manifest) -> str:

@@ -20,12 +20,16 @@ SCHEDULES = 120
 
 
 def logged(world: World, rng: Random) -> Drawn:
-    """What the seed draws, with a changelog: few rows are many, and all rows are written all the time."""
+    """What the seed draws, with a changelog: few rows are many, and all rows are written all the time. A job that is
+    started again may have none."""
     drawn = draw_everything(world, rng)
     limits = Changelogs(rng.choice((1.0, 5.0, 50.0)), ahead_bytes=rng.choice((1, 1, 100)))
     inline = rng.choice((0, 0, 300))
-    settings = replace(drawn.settings, changelog=limits, inline_bytes_max=inline)
-    return replace(drawn, settings=settings)
+    first = replace(drawn.keeping, incremental=True, in_driver=False, changelog=limits)
+    later = replace(drawn.keeping_later or first, in_driver=False)
+    later = replace(later, changelog=rng.choice((limits, limits, None)))
+    settings = replace(drawn.settings, inline_bytes_max=inline)
+    return replace(drawn, settings=settings, keeping=first, keeping_later=later)
 
 
 def run(seed: int, written: Counter[str]) -> str:

@@ -8,6 +8,7 @@ from random import Random
 
 from penstock.protocol.phases import Outcome
 from penstock.shells.sim.copies import CopiesDisk
+from penstock.shells.sim.keeping import Keeping
 from penstock.shells.sim.scenario import Drawn, draw_everything
 from penstock.shells.sim.world import World
 
@@ -20,7 +21,13 @@ def copying(world: World, rng: Random) -> Drawn:
     drawn = draw_everything(world, rng)
     faults = replace(drawn.faults, crash=0.004, driver_crash=0.001, damage=0.0)
     settings = replace(drawn.settings, inline_bytes_max=0)
-    return replace(drawn, faults=faults, settings=settings, copies=drawn.durable)
+    return replace(
+        drawn,
+        faults=faults,
+        settings=settings,
+        keeping=Keeping(copies=drawn.durable),
+        keeping_later=None,
+    )
 
 
 def worlds(seeds: Iterable[int]) -> Iterator[tuple[World, CopiesDisk]]:

@@ -280,6 +280,52 @@ def test_a_checkpoint_that_could_not_go_before_is_fine(running: World, why: str)
     assert ends(running) == "none"
 
 
+def shared_stays(found: World, by: str = DRIVER) -> None:
+    """The oldest checkpoint goes, and a file stays that it alone referred to."""
+    manifests = found.checkers.manifests
+    oldest = min(n for n, manifest in manifests.items() if manifest.files)
+    name = f"shared/{oldest}-7-1-state"
+    manifests[oldest] = replace(manifests[oldest], snapshots=ack(found, oldest, name).snapshots)
+    found.disk.write(name, [b"state"])
+    found.disk.delete(paths.metadata(oldest))
+    keep(found, len(manifests) - 1)
+    found.checkers.on_deleted(by, paths.metadata(oldest))
+
+
+def test_a_shared_file_that_stays_until_the_job_ends_breaks_i13(running: World) -> None:
+    """I13."""
+    shared_stays(running)
+    assert ends(running) == "I13"
+
+
+def test_a_shared_file_is_not_for_a_driver_to_delete_that_was_replaced(running: World) -> None:
+    """I13: the new owner has deleted the checkpoint, and its files come next. Seed 55585."""
+    shared_stays(running)
+    attempt = AttemptId(running.checkers.newest_attempt + 1)
+    record = encode_owner(OwnerRecord(attempt, "driver-1", 0.0))
+    running.checkers.on_created("driver-1", paths.owner(attempt), record)
+    assert ends(running) == "none"
+
+
+def test_a_shared_file_stays_that_a_dead_driver_made_useless_behind_the_owners_back(
+    running: World,
+) -> None:
+    """I13: it still holds the file for a checkpoint that it does not know to have gone."""
+    running.checkers.fates.of(0)
+    shared_stays(running, by="driver-1")
+    assert ends(running) == "none"
+
+
+def test_a_shared_file_that_was_useless_before_its_driver_looked_breaks_i13(
+    running: World,
+) -> None:
+    """I13: a claim finds what others have left behind."""
+    running.checkers.fates.of(0)
+    shared_stays(running, by="driver-1")
+    running.checkers.on_listed(DRIVER, running.disk.list())
+    assert ends(running) == "I13"
+
+
 # ---- I26: not more than allowed
 
 

@@ -11,7 +11,7 @@ from penstock.protocol.ids import AttemptId, CheckpointId
 from penstock.shells.sim.world import World
 from penstock.wire import manifest as manifests
 from penstock.wire import paths, records
-from tests.sim.kit import DRIVER, any_transaction, invariant, judged, newest, with_state
+from tests.sim.kit import DRIVER, any_transaction, invariant, judged, newest, with_own_file
 
 LEFT = "chk-900/0-1"
 
@@ -79,7 +79,7 @@ def test_what_a_driver_that_was_overtaken_deletes_by_halves_later_is_not_either(
     after: World,
 ) -> None:
     """I13: when the last owner looked, the checkpoint was there and to be kept."""
-    manifest = with_state(after)
+    manifest = with_own_file(after)
     after.disk.delete(paths.metadata(manifest.checkpoint))
     assert judged(after) == "I13"
     after.problem = None
@@ -105,6 +105,19 @@ def test_what_storage_refused_to_the_end_is_not_held_against_the_job(
     after.clock.now_ms += 1
     after.checkers.leftovers.on_listed(DRIVER)
     assert judged(after) == "I13"
+
+
+def test_a_checkpoint_that_was_kept_in_the_place_of_a_damaged_one_may_be_damaged_itself(
+    after: World,
+) -> None:
+    """I13: when the job chose which to keep, it was whole."""
+    everything = sorted(after.checkers.manifests)
+    keep(after, len(everything) - 1)
+    after.harmed = {paths.metadata(everything[0])}
+    assert judged(after) == "I13"
+    after.problem = None
+    after.harmed = {paths.metadata(everything[0]), paths.metadata(everything[1])}
+    assert judged(after) == "none"
 
 
 def test_an_owner_that_does_not_know_what_to_restore_deletes_nothing(after: World) -> None:

@@ -9,8 +9,10 @@ import pyarrow as pa
 import pytest
 
 from penstock.plan.graph import Broadcast, LogicalGraph, Node
-from penstock.shells.sim import scenario
+from penstock.shells.sim import keeping, scenario
+from penstock.shells.sim.functions import LONG_MS, Memory
 from penstock.shells.sim.inflight import copies_to
+from penstock.shells.sim.keeping import Keeping
 from penstock.shells.sim.runner import run_seed
 from penstock.shells.sim.scenario import FlakyMap, Scenario
 from penstock.shells.sim.world import World
@@ -66,11 +68,13 @@ def ids(found: Scenario, name: str) -> Counter[int]:
 def test_what_must_come_out_is_what_the_graph_says(seed: int) -> None:
     """I1: a row that goes two ways comes out twice."""
     found = drawn(seed)
-    assert found.expected or found.aggregates
+    assert found.expected or found.aggregates or found.functions
     for sink, expected in found.expected.items():
         assert expected == ids(found, sink)
     for sink, (_, reaching) in found.aggregates.items():
         assert reaching == ids(found, sink)
+    for sink, function in found.functions.items():
+        assert function.ids == ids(found, sink)
 
 
 def test_a_way_that_loses_rows_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,6 +96,41 @@ def test_the_shape_has_dice_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     before = [drawn(seed).describe() for seed in plain]
     monkeypatch.setattr(scenario, "DIAMONDS", 0.0)
     assert [drawn(seed).describe() for seed in plain] == before
+
+
+def test_functions_have_dice_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I28: a seed whose pipeline has no function draws the same with and without them."""
+    without = [seed for seed in SEEDS if not drawn(seed).functions]
+    before = [drawn(seed).describe() for seed in without]
+    assert len(SEEDS) / 5 < len(without) < len(SEEDS)
+    monkeypatch.setattr(scenario, "FUNCTIONS", 0.0)
+    assert [drawn(seed).describe() for seed in without] == before
+
+
+def test_functions_come_in_all_forms_and_with_all_states() -> None:
+    """S1, S8: key by key and by batch; a list, a map, a value; lives that end, and lives that do not."""
+    found = [fn for seed in range(300) for fn in drawn(seed).functions.values()]
+    memories = [fn.memory for fn in found]
+    assert {state for memory in memories for state in memory.states} == set(Memory.states)
+    assert {memory.ttl_ms for memory in memories} == {None, 15, 120, 3_600_000, LONG_MS}
+    assert {memory.on_read for memory in memories} == {True, False}
+
+
+def test_state_is_kept_in_all_ways_that_a_user_may_choose() -> None:
+    """T1, T4, R4: in a directory and in the driver's memory, with increments and without, with copies and without; and
+    a job that is started again may keep it otherwise."""
+    worlds = [World(seed) for seed in SEEDS]
+    ways = {(w.keeping.in_driver, w.keeping.incremental, w.keeping.copies) for w in worlds}
+    assert len(ways) == 6, "copies are of what is in a directory"
+    assert any(w.keeping != w.keeping_later for w in worlds)
+    assert all(w.keeping.in_driver == w.keeping_later.in_driver for w in worlds)
+
+
+def test_how_state_is_kept_has_dice_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I28."""
+    before = [(drawn(seed).describe(), World(seed).faults) for seed in range(30)]
+    monkeypatch.setattr(keeping, "draw", lambda rng: Keeping())
+    assert [(drawn(seed).describe(), World(seed).faults) for seed in range(30)] == before
 
 
 def test_rows_that_are_copied_dozens_of_times_have_time_to_let_a_barrier_through() -> None:

@@ -16,7 +16,7 @@ from penstock.shells.sim.world import Violation, World
 
 SCHEDULES = 4_000
 FIRST = 10_000
-FRESH = 250
+FRESH = 1_000
 SEEDS = Path(__file__).parent / "seeds" / "failed.txt"
 
 
@@ -74,6 +74,7 @@ HAPPENINGS = {
     "is cut short": "a file of a checkpoint loses its end",
     "is filled with zeros": "a file of a checkpoint is emptied",
     "is swapped": "two files of checkpoints change places",
+    "disk         shared/": "a file is damaged that several checkpoints share",
     "is lost": "a state file of a checkpoint is gone",
     "the wall clock jumps": "the wall clock jumps",
     "The newest checkpoint cannot be used": "a damaged checkpoint is refused",
@@ -93,6 +94,11 @@ HAPPENINGS = {
     "did not complete within the timeout": "a checkpoint times out",
     " final": "a job finishes",
     "no checkpoints;": "a job without checkpoints",
+    "in the driver's memory": "checkpoints in the driver's memory",
+    "local copies": "workers have copies of their state",
+    "full checkpoints": "checkpoints that build on nothing",
+    "when started again": "a job goes on and keeps its state otherwise",
+    "fn-": "a function with state",
 }
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from penstock.shells.spark import placing
 from penstock.shells.spark.executors import Executor
-from penstock.shells.spark.placing import Places
+from penstock.shells.spark.launcher import Launcher, _Running
+from penstock.shells.spark.placing import Copies, Places
 from tests.spark.ends import PATIENCE_S
 
 
@@ -31,8 +32,8 @@ class Spark:
     def places(self, total: int = 3) -> Places:
         return Places(None, total, lambda: self.known, self.answers)
 
-    def choose(self, *ours: str) -> str | None:
-        chosen = self.places().choose(lambda: ours, lambda: True)
+    def choose(self, *ours: str, copies: Sequence[str] = ()) -> str | None:
+        chosen = self.places().choose(lambda: ours, lambda: True, lambda: copies)
         return chosen.id if chosen is not None else None
 
 
@@ -121,3 +122,93 @@ def test_workers_that_pile_up_are_told_to_move_to_an_empty_place() -> None:
 def test_nobody_moves_where_that_would_gain_nothing(known: list[Executor], silent: str) -> None:
     ours = {0: "a", 1: "a", 2: "b"} if known[1].running == 1 else {0: "a", 1: "a"}
     assert Spark(*known, silent=silent).places().crowded(ours) == []
+
+
+def test_a_worker_goes_to_the_host_with_the_copy_of_the_one_it_replaces() -> None:
+    """R4: although another has more room."""
+    spark = Spark(executor("a", 1), executor("b", 0), executor("c", 1))
+    assert spark.choose(copies=["host-c"]) == "c"
+
+
+@pytest.mark.parametrize(
+    ("holder", "silent"),
+    [(executor("c", 2), ""), (executor("c", 1), "c"), (executor("d", 0), "d")],
+    ids=["full", "does not answer", "is gone"],
+)
+def test_where_the_host_with_the_copy_cannot_be_had_any_other_will_do(
+    holder: Executor, silent: str
+) -> None:
+    """R1, R4: state is in the checkpoint directory, too."""
+    spark = Spark(executor("a", 1), executor("b", 0), holder, silent=silent)
+    assert spark.choose(copies=["host-c"]) == "b"
+
+
+def launcher(spark: Spark, *, keep_copies: bool = True) -> Launcher:
+    context = SparkContext()
+    made = Launcher(context, "job", "job", 3, lambda ended: None, keep_copies=keep_copies)
+    made._places = spark.places()
+    return made
+
+
+class SparkContext:
+    """Only as much as a launcher asks for when nothing is launched."""
+
+    master = "spark://somewhere:7077"
+
+    def getConf(self) -> dict[str, str]:
+        return {}
+
+
+def start(launching: Launcher, launch: int, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Where this launch goes, without Spark."""
+    launching._running[launch] = _Running(None, "")  # type: ignore[arg-type]
+    monkeypatch.setattr("penstock.shells.spark.launcher._prefer", lambda context, place: place)
+    return str(launching._placed(launch)).rpartition("_")[2]
+
+
+def test_copies_that_are_left_are_taken_over_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """R4: the next worker goes where one was lost, and the one after it where there is room."""
+    spark = Spark(executor("a", 0, cores=9), executor("b", 1))
+    launching = launcher(spark)
+    assert start(launching, 0, monkeypatch) == "a"
+    spark.known = [executor("a", 5, cores=9), executor("b", 0)]
+    launching._cancel_tag = lambda tag: None  # type: ignore[method-assign]
+    launching.cancel(0)
+    launching.cancel(0)
+    assert start(launching, 1, monkeypatch) == "a"
+    assert start(launching, 2, monkeypatch) == "b"
+
+
+def test_who_is_moved_to_another_place_does_not_come_back_for_its_copy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """R1: otherwise workers that are crowded would stay so."""
+    spark = Spark(executor("a", 0), executor("b", 1))
+    launching = launcher(spark)
+    assert start(launching, 0, monkeypatch) == "a"
+    launching._crowded = {0}
+    spark.known = [executor("a", 1), executor("b", 0)]
+    launching._cancel_tag = lambda tag: None  # type: ignore[method-assign]
+    launching.cancel(0)
+    assert start(launching, 1, monkeypatch) == "b"
+
+
+def test_without_copies_room_is_all_that_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    spark = Spark(executor("a", 0), executor("b", 1))
+    launching = launcher(spark, keep_copies=False)
+    assert start(launching, 0, monkeypatch) == "a"
+    spark.known = [executor("a", 1), executor("b", 0)]
+    launching._cancel_tag = lambda tag: None  # type: ignore[method-assign]
+    launching.cancel(0)
+    assert start(launching, 1, monkeypatch) == "b"
+
+
+def test_a_copy_that_cannot_be_had_is_given_up_when_its_state_is_elsewhere() -> None:
+    """R4: who is lost later is replaced at its own host."""
+    copies = Copies()
+    copies.left("host-a")
+    copies.taken("host-b")
+    assert copies() == ()
+    copies.taken("host-b")
+    copies.left("host-b")
+    assert copies() == ("host-b",)

@@ -11,7 +11,6 @@ import pytest
 
 import penstock as pen
 from penstock.api import pipeline
-from penstock.api.config import _NOT_YET
 from penstock.engine.driver.manager import JobManager
 from penstock.engine.spec import Changelogs, InDriver, Mode
 from penstock.plan.graph import LogicalGraph
@@ -96,12 +95,18 @@ PLACES: dict[str, tuple[dict[str, Any], str, Any]] = {
         Changelogs(420_000),
     ),
     "compression": ({"compression": "zstd"}, "_spec.compression", "zstd"),
+    "backend": ({"backend": "rocksdb"}, "_spec.floor_memory_bytes", 512 << 20),
+    "state_memory": (
+        {"backend": "rocksdb", "state_memory": "1g"},
+        "_spec.floor_memory_bytes",
+        1 << 30,
+    ),
     "inflight_bytes_max": ({"inflight_bytes_max": 12_345}, "_spec.inflight_bytes_max", 12_345),
 }
 """Per option: what is set, where it has to arrive, and as what."""
 
-ELSEWHERE = {"directory", "storage_options", "local_recovery", *_NOT_YET}
-"""The first three have tests below; the others have no effect yet."""
+ELSEWHERE = {"directory", "storage_options", "local_recovery"}
+"""They have tests below."""
 
 
 def found(manager: JobManager, place: str) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import Any
 
@@ -88,8 +88,8 @@ def rows_of(frozen: Frozen, groups: range = range(MAX_PARALLELISM)) -> list[dict
     return [row for batch in batches for row in batch.to_pylist()]
 
 
-def snapshot_of(segment: Segment) -> OperatorSnapshot:
-    return OperatorSnapshot(segments=(segment,))
+def snapshot_of(*segments: Segment) -> OperatorSnapshot:
+    return OperatorSnapshot(segments=segments)
 
 
 def opened(
@@ -99,24 +99,30 @@ def opened(
     restored: Sequence[OperatorSnapshot] = (),
     index: int = 0,
     parallelism: int = 1,
+    restored_id: int = 0,
+    over: Callable[[OperatorContext], OperatorContext] = lambda context: context,
 ) -> RunningAggregate:
+    """`over`: how the operator keeps its state."""
     operator = RunningAggregate(tuple(keys), aggregates)
     operator.open(
-        OperatorContext(
-            job="job",
-            operator="totals",
-            index=index,
-            parallelism=parallelism,
-            max_parallelism=MAX_PARALLELISM,
-            attempt=1,
-            input_schemas=(schema,),
-            now_ms=lambda: 0.0,
-            wall_ms=lambda: 0.0,
-            restored=tuple(restored),
-            read_segments=lambda segments, groups: chain.from_iterable(
-                read_segment(each, groups) for each in segments
-            ),
-            to_driver=lambda item: None,
+        over(
+            OperatorContext(
+                job="job",
+                operator="totals",
+                index=index,
+                parallelism=parallelism,
+                max_parallelism=MAX_PARALLELISM,
+                attempt=1,
+                input_schemas=(schema,),
+                now_ms=lambda: 0.0,
+                wall_ms=lambda: 0.0,
+                restored=tuple(restored),
+                restored_id=restored_id,
+                read_segments=lambda segments, groups: chain.from_iterable(
+                    read_segment(each, groups) for each in segments
+                ),
+                to_driver=lambda item: None,
+            )
         )
     )
     return operator

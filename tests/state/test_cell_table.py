@@ -199,3 +199,47 @@ def test_a_table_that_is_emptied_and_filled_again_does_not_grow() -> None:
         table.upsert(keys, mix(keys))
     assert len(table) == 50_000
     assert table.bytes_reserved <= 2 * size
+
+
+@pytest.mark.parametrize("crowd", [1, 400], ids=["spread", "crowded"])
+def test_a_table_that_loses_most_of_its_keys_becomes_small_again(crowd: int) -> None:
+    """I26: segments are put together again; who finds no room there is found all the same."""
+
+    def crowded(keys: np.ndarray) -> np.ndarray:
+        """Many live at the same place in their segments: of two that become one, not all can stay there."""
+        hashes = mix(keys)
+        hashes[keys % crowd == 0] &= np.uint64(0x0000_FFFF)
+        return hashes if crowd > 1 else mix(keys)
+
+    table, keys = made(crowded), np.arange(200_000, dtype=np.int64)
+    cells = np.concatenate(
+        [table.upsert(part, crowded(part)).cells for part in np.split(keys, 100)]
+    )
+    peak, overflowed = table.bytes_reserved, table.overflowed
+    stays = (keys % 400 == 0) | (keys % 100 == 1)
+    for part in np.array_split(keys[~stays], 100):
+        table.remove(part, crowded(part))
+    for _ in range(100):
+        table.tidy()
+    assert table.bytes_reserved < peak // 8
+    assert (table.overflowed > overflowed) == (crowd > 1)
+    assert len(table) == stays.sum()
+    assert np.array_equal(table.lookup(keys, crowded(keys)), np.where(stays, cells, -1))
+    again = table.upsert(keys, crowded(keys)).cells
+    assert np.array_equal(again[stays], cells[stays])
+    assert len(table) == len(keys)
+
+
+@pytest.mark.parametrize("hash_of", [mix, one_home, few_homes])
+def test_keys_get_other_cells_and_cells_other_keys(hash_of) -> None:
+    """S1: wherever the keys lie, also beside the table."""
+    table, keys = made(hash_of), np.arange(500, dtype=np.int64)
+    table.upsert(keys, hash_of(keys))
+    table.relabel(keys[::3], hash_of(keys[::3]), keys[::3] + 7_000)
+    expected = np.where(keys % 3 == 0, keys + 7_000, keys)
+    assert np.array_equal(table.lookup(keys, hash_of(keys)), expected)
+    table.remove(keys[::5], hash_of(keys[::5]))
+    others = keys[::5] + 1_000
+    table.adopt(others, hash_of(others), keys[::5] + 9_000)
+    assert np.array_equal(table.lookup(others, hash_of(others)), keys[::5] + 9_000)
+    assert np.array_equal(table.lookup(keys, hash_of(keys)), np.where(keys % 5 == 0, -1, expected))

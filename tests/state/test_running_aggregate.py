@@ -20,7 +20,16 @@ from penstock.protocol.ids import CheckpointId
 from penstock.protocol.messages import SnapshotOrder
 from penstock.state import aggregates as pen
 from penstock.state.aggregates import Aggregate
-from tests.state.helpers import opened, plain_fold, rows_of, same, segment_of, snapshot_of
+from tests.state.helpers import (
+    opened,
+    plain_fold,
+    rows_of,
+    same,
+    segment_of,
+    segments_of,
+    snapshot_of,
+)
+from tests.state.ways import WAYS, Way
 
 D = decimal.Decimal
 KEYS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
@@ -126,15 +135,16 @@ def test_each_batch_gives_the_updated_row_of_every_key_in_it(case) -> None:
         assert_rows_are(out.to_pylist(), model, keys)
 
 
+@pytest.mark.parametrize("way", ["heap", "floors", "rocksdb"])
 @given(inputs(), st.data())
 @settings(max_examples=60, deadline=None)
 def test_a_freeze_is_the_state_of_its_moment_whenever_it_is_written(
-    case, data: st.DataObject
+    way: str, case, data: st.DataObject
 ) -> None:
-    """S4, I2: the stream goes on while snapshots wait; each is then restored at another parallelism and must
+    """S4, S5, I2: the stream goes on while snapshots wait; each is then restored at another parallelism and must
     hold exactly the rows before its freeze."""
     schema, keys, aggregates, batches = case
-    operator = opened(keys, aggregates, schema)
+    operator = opened(keys, aggregates, schema, over=WAYS[way].over)
     seen: list[dict[str, Any]] = []
     waiting: list[tuple[Any, list[dict[str, Any]]]] = []
     done: list[tuple[Any, list[dict[str, Any]]]] = []
@@ -147,21 +157,25 @@ def test_a_freeze_is_the_state_of_its_moment_whenever_it_is_written(
         if waiting and data.draw(st.booleans()):
             view, covered = waiting.pop(data.draw(st.integers(0, len(waiting) - 1)))
             if data.draw(st.booleans()):
-                done.append((segment_of(view), covered))
+                done.append((segments_of(view), covered))
             view.release()
-    done += [(segment_of(view), covered) for view, covered in waiting]
+    done += [(segments_of(view), covered) for view, covered in waiting]
     parallelism = data.draw(st.sampled_from([1, 2, 3, 128]))
     for saved, covered in done:
-        check_restored(saved, covered, schema, keys, aggregates, min(parallelism, 5))
+        check_restored(saved, covered, schema, keys, aggregates, min(parallelism, 5), WAYS[way])
 
 
-def check_restored(saved, covered, schema, keys, aggregates, parallelism: int) -> None:
+def check_restored(
+    saved, covered, schema, keys, aggregates, parallelism: int, way: Way = WAYS["heap"]
+) -> None:
     """Restores and sends the last row of every key through once more: what comes out shows the whole state."""
     model = folded({k: [*rows, rows[-1]] for k, rows in grouped(covered, keys).items()}, aggregates)
     out: list[dict[str, Any]] = []
     again = [rows[-1] for rows in grouped(covered, keys).values()]
     for index in range(parallelism):
-        operator = opened(keys, aggregates, schema, [snapshot_of(saved)], index, parallelism)
+        operator = opened(
+            keys, aggregates, schema, [snapshot_of(*saved)], index, parallelism, over=way.over
+        )
         mine = [row for row in again if owner(row, schema, keys, parallelism) == index]
         assert len(operator._table) == len(mine)
         if mine:
@@ -375,3 +389,18 @@ def test_text_extremes_pass_over_nulls(
     given_values = [v for v in values if v is not None]
     best = min if function is pen.min else max
     assert out.column("x").to_pylist() == [best(given_values) if given_values else None]
+
+
+def test_a_sum_that_came_back_from_a_floor_is_watched_for_overflow() -> None:
+    """S5: how large sums have become is known of those in memory, and of those that come back."""
+    large = 2**62
+    schema = numbers([1], [1], pa.int64()).schema
+    operator = opened(["k"], {"s": pen.sum("v")}, schema, over=WAYS["floors"].over)
+    operator.process(numbers([1], [large], pa.int64()), 0)
+    operator.process(numbers([2], [1], pa.int64()), 0)
+    saved = segments_of(operator.freeze(SnapshotOrder(CheckpointId(1))).tables[0])
+    again = opened(
+        ["k"], {"s": pen.sum("v")}, schema, [snapshot_of(*saved)], over=WAYS["floors"].over
+    )
+    with pytest.raises(DataError, match="does not fit"):
+        again.process(numbers([1], [large], pa.int64()), 0)

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 from penstock.errors import ConfigError
 from penstock.plan.duration import parse_duration_ms
+from penstock.plan.sizes import parse_bytes
 from penstock.protocol import restart as strategies
 from penstock.redaction import redacted
 from penstock.storage.memory import MEMORY
@@ -19,8 +20,9 @@ Duration: TypeAlias = str | timedelta
 
 Mode: TypeAlias = Literal["exactly_once", "at_least_once"]
 Compression: TypeAlias = Literal["zstd"]
+Backend: TypeAlias = Literal["heap", "rocksdb"]
+STATE_MEMORY_BYTES_MIN = 16 << 20
 Retain: TypeAlias = Literal["retain_on_cancel", "delete_on_cancel", "never_retain"]
-_NOT_YET = ("backend",)
 _GIVEN = "_given"
 _Config = TypeVar("_Config")
 
@@ -60,7 +62,11 @@ class CheckpointConfig:
     tolerable_failures: int = 0
     keep: int = 2
     retain: Retain = "retain_on_cancel"
-    backend: Literal["heap"] = "heap"
+    backend: Backend = "heap"
+    """Where state is while the job runs: in memory, or in RocksDB on the workers' own disks with the rows in use in
+    memory."""
+    state_memory: str | int = "512 MiB"
+    """With RocksDB: so much memory for rows in use, in each worker."""
     incremental: bool = True
     changelog: bool = False
     """State is written ahead of checkpoints, which only add what changed last: they take as long for much state as for
@@ -78,13 +84,14 @@ class CheckpointConfig:
     """Passed to fsspec. May hold secrets: never shown."""
 
     def __post_init__(self) -> None:
-        self._refuse_what_is_not_there()
         object.__setattr__(self, "directory", _directory(self.directory))
         positive_ms(self.every, "CheckpointConfig.every")
         positive_ms(self.timeout, "CheckpointConfig.timeout")
         parse_duration_ms(self.min_pause, "CheckpointConfig.min_pause")
         one_of(self.mode, get_args(Mode), "CheckpointConfig.mode")
         one_of(self.retain, get_args(Retain), "CheckpointConfig.retain")
+        one_of(self.backend, get_args(Backend), "CheckpointConfig.backend")
+        self._check_memory()
         if self.compression is not None:
             one_of(self.compression, get_args(Compression), "CheckpointConfig.compression")
         whole_number(self.max_concurrent, "CheckpointConfig.max_concurrent", 1, 100)
@@ -139,6 +146,17 @@ class CheckpointConfig:
     def unaligned_at_once(self) -> bool:
         return self.unaligned and self.aligned_timeout is None
 
+    @property
+    def state_memory_bytes(self) -> int:
+        return parse_bytes(self.state_memory, "CheckpointConfig.state_memory")
+
+    def _check_memory(self) -> None:
+        if self.state_memory_bytes < STATE_MEMORY_BYTES_MIN:
+            raise ConfigError(
+                f"CheckpointConfig.state_memory={self.state_memory!r} is too little: the rows of a few batches must"
+                ' fit into it. Give at least "16 MiB".'
+            )
+
     def _check_unaligned(self) -> None:
         """Rows in flight belong to one snapshot only, and only exactly once needs them."""
         aligned_timeout_ms = self.aligned_timeout_ms
@@ -167,20 +185,16 @@ class CheckpointConfig:
                 "CheckpointConfig.changelog=True needs incremental=True: what is written ahead belongs to several"
                 " checkpoints, which build on one another. Leave incremental out."
             )
+        if self.changelog and self.backend != "heap":
+            raise ConfigError(
+                f"CheckpointConfig.changelog=True is not supported yet with backend={self.backend!r}; leave one of them"
+                " out."
+            )
         if self.changelog and self.in_memory:
             raise ConfigError(
                 f"CheckpointConfig.changelog=True needs a directory: with {MEMORY!r} all state travels with the"
                 " driver's messages, and there are no files to write ahead. Leave it out."
             )
-
-    def _refuse_what_is_not_there(self) -> None:
-        for spec in fields(self):
-            value = getattr(self, spec.name)
-            if spec.name in _NOT_YET and value != spec.default:
-                raise ConfigError(
-                    f"CheckpointConfig.{spec.name}={value!r} is not supported yet;"
-                    f" leave it at {spec.default!r}"
-                )
 
 
 def given_in_code(config: CheckpointConfig) -> frozenset[str]:

@@ -174,7 +174,7 @@ def _segments(operator: OperatorSnapshot) -> list[dict[str, Any]]:
 
 
 def _rows(segment: Segment) -> int:
-    return sum(block.rows for block in segment.blocks)
+    return segment.rows_after if segment.member else sum(block.rows for block in segment.blocks)
 
 
 def show_checkpoint(found: dict[str, Any], console: Console) -> None:

@@ -13,6 +13,7 @@ from penstock.engine.reading.stored import open_stored
 from penstock.engine.worker.snapshots import fetch_from, read_inflight, reader
 from penstock.errors import StorageError
 from penstock.protocol.snapshot import InFlight, Segment
+from penstock.state.floor_files import with_fetch
 from penstock.state.segments import read_schema
 from penstock.storage.filesystem import FilesystemStore
 from penstock.wire import paths
@@ -63,10 +64,13 @@ def _damages(manifest: Manifest, store: FilesystemStore) -> list[dict[str, Any]]
 def _reads(manifest: Manifest, store: FilesystemStore) -> list[tuple[Segment, Read]]:
     """Every state, and the rows in flight, each with what reads it as a restore does."""
     read, groups = reader(store), range(manifest.max_parallelism)
+    files = with_fetch(fetch_from(store))
     found: list[tuple[Segment, Read]] = []
     for snapshot in manifest.snapshots:
         for operator in snapshot.operators.values():
-            found += [(segment, partial(read, segment, groups)) for segment in operator.segments]
+            for segment in operator.segments:
+                look = partial(files, segment) if segment.member else partial(read, segment, groups)
+                found.append((segment, look))
         found += [(each.segment, partial(_read_rows, store, each)) for each in snapshot.inflight]
     return found
 

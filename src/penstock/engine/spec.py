@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from penstock.plan.physical import PhysicalPlan
+from penstock.ports.floor import Floors
 from penstock.ports.store import CheckpointStore
 from penstock.storage.local_copies import LocalCopies
 
@@ -58,6 +59,11 @@ class JobSpec:
     incremental: bool = False
     """Checkpoints build on earlier ones."""
     changelog: Changelogs | None = None
+    open_floors: Callable[[], Floors] | None = None
+    """Opens a place for floors on the host that this is called on: for state that is larger than memory, and to read
+    such state."""
+    floor_memory_bytes: int | None = None
+    """Rows in use of state with floors may take so much in a worker; None: all state is in memory."""
     compression: str | None = None
     """How blocks of state are compressed, as Arrow calls it."""
     inflight_bytes_max: int = 256 << 20

@@ -50,7 +50,10 @@ class Segment:
     delta: bool = False
     """Only what changed since the segments before it; of a key that was removed there is a row that says so."""
     rows_after: int = 0
-    """Of a delta: how many rows the state has then."""
+    """Of a delta: how many rows the state has then. Of the first of a floor's files: how many all of them hold."""
+    member: str = ""
+    """These are no rows, but a file of this name, of a floor on a worker's disk. The files of one floor follow each
+    other; all of them together hold rows with this schema."""
 
     @property
     def bytes_total(self) -> int:
@@ -73,7 +76,8 @@ class OperatorSnapshot:
         rows: dict[str, int] = {}
         for each in self.segments:
             before = 0 if each.delta else rows.get(each.state, 0)
-            stored = each.rows_after if each.delta else sum(block.rows for block in each.blocks)
+            counted = each.delta or each.member
+            stored = each.rows_after if counted else sum(block.rows for block in each.blocks)
             rows[each.state] = before + stored
         return rows
 

@@ -12,19 +12,21 @@ A key that finds no room within its reach (chance, or somebody who chooses keys 
 plain dict. That is slower, never wrong.
 
 A key that is removed leaves a grave, an entry of no cell that probing passes over. When there are many, a few
-segments at a time are laid out anew without them.
+segments at a time are laid out anew without them. When few keys are left, segments are put together again, in the
+opposite order, and the end of the memory is given back.
 """
 
 from __future__ import annotations
 
 import mmap
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.errors import InvariantBroken
+from penstock.state.stretch import mapping, resized
 
 I64 = npt.NDArray[np.int64]
 U64 = npt.NDArray[np.uint64]
@@ -41,6 +43,14 @@ RUN = 8
 """Entries that such a row looks at in one go: it seldom needs more."""
 PAIR_BYTES = 16
 GROWTH_STEP_BYTES = 32 << 20
+GIVE_BACK_BYTES = 1 << 20
+"""Less is not worth a call."""
+SPARSE = 0.25
+"""Segments are put together when less than this part of the room is taken."""
+MERGES_PER_STEP = 3
+KEYS_PER_MERGE = 8_192
+KEYS_PER_SWEEP = 2_048
+"""A sweep of a few segments clears about as many graves away."""
 GRAVE = -1
 GRAVES_MIN = 1024
 """So few graves are nobody's trouble."""
@@ -129,6 +139,33 @@ class CellTable:
         self._graves += len(keys)
         while self._graves > max(GRAVES_MIN, self._entries // 4):
             self._sweep()
+
+        self.tidy(len(keys))
+
+    def tidy(self, removed: int = 0) -> None:
+        """Where few keys are left, puts a few segments together, and more where many were just removed."""
+        for _ in range(MERGES_PER_STEP + removed // KEYS_PER_MERGE):
+            if self._segments == 1 or self._room() < (1 - SPARSE) * self._capacity():
+                return
+            self._merge_segments()
+
+    def relabel(self, keys: I64, hashes: U64, cells: I64) -> None:
+        """Distinct keys that are there have these cells from now on."""
+        if self._overflow:
+            inside = np.ones(len(keys), np.bool_)
+            for row, (key, cell) in enumerate(zip(keys.tolist(), cells.tolist(), strict=True)):
+                if key in self._overflow:
+                    self._overflow[key], inside[row] = cell, False
+            keys, hashes, cells = keys[inside], hashes[inside], cells[inside]
+        self._cells[self._places(keys, hashes)] = cells + 1
+
+    def adopt(self, keys: I64, hashes: U64, cells: I64) -> None:
+        """Distinct keys that are not there have these cells."""
+        allot, self._allot = self._allot, lambda _: cells
+        try:
+            self.upsert(keys, hashes)
+        finally:
+            self._allot = allot
 
     def _places(self, keys: I64, hashes: U64) -> I64:
         """The entries of keys that are there."""
@@ -260,8 +297,11 @@ class CellTable:
         segment |= place
         return segment.view(np.int64)
 
+    def _capacity(self) -> int:
+        return int(LOAD * (self._segments << self._bits))
+
     def _room(self) -> int:
-        return int(LOAD * (self._segments << self._bits)) - self._entries
+        return self._capacity() - self._entries
 
     def _reserve(self, keys: I64) -> None:
         """Grows until these keys fit. They may repeat: only when they do not fit as they are is it worth
@@ -301,6 +341,39 @@ class CellTable:
             self._level, self._split = self._level + 1, 0
         self._build(live)
 
+    def _merge_segments(self) -> None:
+        """Takes the last few splits back. Keys that do not fit any more within their reach go to the dict."""
+        if not self._split:
+            self._level, self._split = self._level - 1, 1 << (self._level - 1)
+        step = min(SPLITS_PER_STEP, self._split)
+        upper = self._segments - step
+        lower = self._split - step
+        live = np.concatenate(
+            [
+                self._unearthed(first << self._bits, (first + step) << self._bits)
+                for first in (lower, upper)
+            ]
+        )
+        for first in (lower, upper):
+            self._pairs[first << self._bits : (first + step) << self._bits] = 0
+        self._split, self._segments = lower, upper
+        self._swept = min(self._swept, self._segments)
+        self._build(self._fitting(live))
+        self._give_back(self._segments << self._bits)
+
+    def _fitting(self, live: Pairs) -> Pairs:
+        """Those that have room within their reach; the others go to the dict."""
+        while True:
+            pairs = live.view(np.int64).reshape(-1, 2)
+            order, home, place = self._laid_out(pairs[:, 0].copy())
+            far = order[place - home > self._reach]
+            if not len(far):
+                return live
+            for key, cell in pairs[far].tolist():
+                self._overflow[key] = cell - 1
+            self._entries -= len(far)
+            live = np.delete(live, far)
+
     def _sweep(self) -> None:
         """Lays the next few segments out without their graves."""
         self._swept = self._swept if self._swept < self._segments else 0
@@ -330,16 +403,20 @@ class CellTable:
         All fit: no order has smaller displacements than this one, the keys did fit before, and growing only
         takes neighbours away (a split) or moves homes apart (doubling)."""
         pairs = live.view(np.int64).reshape(-1, 2)
-        home = self._home(self._hash_of(pairs[:, 0].copy()))
-        order = np.argsort(home)
-        home = home.take(order)
-        index = np.arange(len(home))
-        place = np.maximum.accumulate(home - index) + index
+        order, home, place = self._laid_out(pairs[:, 0].copy())
         if len(home) and int((place - home).max()) > self._reach:
             raise InvariantBroken(
                 "a cell table's hash function is not the one its keys came in with"
             )
         self._pairs[place] = live.take(order)
+
+    def _laid_out(self, keys: I64) -> tuple[I64, I64, I64]:
+        """An order of these keys; and in that order, where each has its home, and where there is room for it."""
+        home = self._home(self._hash_of(keys))
+        order = np.argsort(home)
+        home = home.take(order)
+        index = np.arange(len(home))
+        return order, home, np.maximum.accumulate(home - index) + index
 
     def _use(self, pairs: Pairs) -> None:
         self._pairs = pairs
@@ -354,7 +431,7 @@ class CellTable:
         size = max(entries * PAIR_BYTES, have + min(have // 2, GROWTH_STEP_BYTES))
         size = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
         if self._memory is None or not self._extend_in_place(size):
-            old, self._memory = self._pairs, _mapping(size)
+            old, self._memory = self._pairs, mapping(size)
             self._use(np.frombuffer(self._memory, np.complex128))
             self._pairs[: len(old)] = old
         else:
@@ -362,25 +439,17 @@ class CellTable:
 
     def _extend_in_place(self, size: int) -> bool:
         """Asks the kernel; where it cannot (not Linux), the caller copies."""
-        memory: Any = self._memory
-        pairs = self._pairs
+        assert self._memory is not None
+        old_entries = len(self._pairs)
         del self._pairs, self._keys, self._cells
-        old_entries = len(pairs)
-        del pairs
-        try:
-            memory.resize(size)
-        except (ValueError, OSError, SystemError):
-            self._use(np.frombuffer(memory, np.complex128, old_entries))
+        if not resized(self._memory, size):
+            self._use(np.frombuffer(self._memory, np.complex128, old_entries))
             return False
         return True
 
-
-def _mapping(size: int) -> mmap.mmap:
-    """Zeroed private memory, in large pages where the kernel gives them: lookups are random reads."""
-    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        try:
-            memory.madvise(mmap.MADV_HUGEPAGE)
-        except OSError:
-            return memory
-    return memory
+    def _give_back(self, entries: int) -> None:
+        """No more than so many entries are needed. A little more may stay: it will be needed again."""
+        size = -(-(entries + entries // 8) * PAIR_BYTES // mmap.PAGESIZE) * mmap.PAGESIZE
+        if self._memory is not None and size + GIVE_BACK_BYTES < len(self._memory):
+            self._extend_in_place(size)
+            self._use(np.frombuffer(self._memory, np.complex128))

@@ -6,20 +6,26 @@ linked, in the order in which they came, so that all of them are found, and any 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.plan.keyhash import I64, Flags
-from penstock.state.flat import FIRST_ROWS, Values, grown, int64_array
+from penstock.state.flat import FIRST_ROWS, Values, int64_array
 from penstock.state.keyspace import NOBODY, KeysOf, KeySpace
 from penstock.state.lifetime import Lifetimes
+from penstock.state.stretch import Stretch
 from penstock.state.table import Table, row_schema
 from penstock.state.tracking import Tracker
 
 OWNER = pa.field("__owner", pa.int64(), nullable=False)
+WALK_MOST = 1_024
+"""A key with more rows than this stays in its cell."""
+ROWS_MOST = 16_384
+"""About so many rows are taken along at a time."""
 
 
 class Walked(NamedTuple):
@@ -48,11 +54,20 @@ class Child:
         self.space = KeySpace(pa.schema([OWNER, *schema]), max_parallelism)
         rows = row_schema(kind, space.schema, schema, values)
         self.table = Table(state, self.space.cells, self._keys, rows, values, changes, lifetimes)
-        self._first: I64 = np.full(FIRST_ROWS, NOBODY, np.int64)
-        self._last: I64 = np.full(FIRST_ROWS, NOBODY, np.int64)
-        self._links = _Links()
+        self._firsts = Stretch(np.int64, FIRST_ROWS, NOBODY)
+        self._lasts = Stretch(np.int64, FIRST_ROWS, NOBODY)
+        self._links = _Links(self.moved)
         space.cells.admit(self)
         self.space.cells.admit(self._links)
+
+    @property
+    def _first(self) -> I64:
+        """The first row of every key, by its cell."""
+        return self._firsts.array
+
+    @property
+    def _last(self) -> I64:
+        return self._lasts.array
 
     # ---- rows
 
@@ -73,6 +88,20 @@ class Child:
             self._link(mine, made)
         self.table.put(cells.take(last), values.take(pa.array(last)))
 
+    def bring(self, owners: I64, keys: Sequence[pa.Array], values: Sequence[pa.Array]) -> I64:
+        """Rows come back from a floor, in the order that they had; their cells."""
+        cells, _ = self.space.upsert([int64_array(owners), *keys])
+        self.space.cells.groups[cells] = self._parent.cells.groups.take(owners)
+        self._link(owners, cells)
+        self.table.bring(cells, values)
+        return cells
+
+    def forget(self, owners: I64, cells: I64) -> None:
+        """All rows of these keys, which are in these cells, lie elsewhere from now on."""
+        self.table.forget(cells)
+        self._first[owners] = self._last[owners] = NOBODY
+        self.space.remove(cells)
+
     def drop(self, cells: I64) -> None:
         """Removes the rows of distinct cells that have one. No other row is looked at but their neighbours."""
         if not len(cells):
@@ -83,20 +112,29 @@ class Child:
 
     def walk(self, owners: I64) -> Walked:
         """All rows of these keys, in the order in which they came. An owner may be `NOBODY`."""
+        return self._walk(owners)[0]
+
+    def _walk(
+        self, owners: I64, steps_most: int = sys.maxsize, rows_most: int = sys.maxsize
+    ) -> tuple[Walked, I64]:
+        """The first rows of each key, and where the keys were that have more: no more than so many for each, and about
+        so many in all."""
         at = np.where(owners >= 0, self._first.take(np.maximum(owners, 0)), NOBODY)
         positions, following = np.flatnonzero(at >= 0), self._links.following
         at = at.take(positions)
         found: list[tuple[I64, I64]] = []
-        while len(at):
+        rows = 0
+        while len(at) and len(found) < steps_most and rows < rows_most:
             found.append((positions, at))
+            rows += len(at)
             at = following.take(at)
             more = np.flatnonzero(at >= 0)
             positions, at = positions.take(more), at.take(more)
         if not found:
-            return Walked(_NONE, _NONE)
+            return Walked(_NONE, _NONE), positions
         places, cells = (np.concatenate(part) for part in zip(*found, strict=True))
         order = np.argsort(places, kind="stable")
-        return Walked(places.take(order), cells.take(order))
+        return Walked(places.take(order), cells.take(order)), positions
 
     def owners(self, cells: I64) -> I64:
         """The cells of the keys that these rows belong to."""
@@ -190,12 +228,61 @@ class Child:
     def copying(self) -> bool:
         return self.table.copying
 
+    @property
+    def nbytes(self) -> int:
+        return self._firsts.nbytes + self._lasts.nbytes
+
     def grow(self, count: int, capacity: int) -> None:
-        self._first = grown(self._first, count, capacity, NOBODY)
-        self._last = grown(self._last, count, capacity, NOBODY)
+        self._firsts.grow(count, capacity)
+        self._lasts.grow(count, capacity)
+
+    def shrink(self, capacity: int) -> None:
+        self._firsts.shrink(capacity)
+        self._lasts.shrink(capacity)
 
     def reset(self, cells: I64) -> None:
         self._first[cells] = self._last[cells] = NOBODY
+
+    def movable(self, cells: I64, to: I64) -> Flags:
+        """A key takes its rows along, which are found by its cell: not where they are too many."""
+        if not self.space.can_rekey:
+            return np.zeros(len(cells), np.bool_)
+        some = len(cells)
+        rows, unfinished = self._walk(cells, WALK_MOST, ROWS_MOST)
+        while len(unfinished) == some > 1:
+            some //= 4
+            rows, unfinished = self._walk(cells[:some], WALK_MOST, ROWS_MOST)
+        movable = np.arange(len(cells)) < some
+        movable[unfinished] = False
+        movable[rows.positions[~self.space.fits(rows.cells, to.take(rows.positions))]] = False
+        return movable
+
+    def move(self, cells: I64, to: I64) -> None:
+        rows = self.walk(cells)
+        if len(rows.cells):
+            self.space.rekey(rows.cells, to.take(rows.positions))
+        for ends in (self._first, self._last):
+            ends[to] = ends.take(cells)
+            ends[cells] = NOBODY
+
+    def tidy(self) -> None:
+        """The rows have cells of their own, and are tidied with those."""
+
+    # ---- rows that get other cells
+
+    def moved(self, cells: I64, to: I64) -> None:
+        """Rows have other cells; their keys are there already. Whoever led to them leads there now."""
+        following, preceding = self._links.following, self._links.preceding
+        behind = _renamed(following.take(cells), cells, to)
+        before = _renamed(preceding.take(cells), cells, to)
+        following[to], preceding[to] = behind, before
+        inner = before >= 0
+        following[before[inner]] = to[inner]
+        owners = self.owners(to)
+        self._first[owners[~inner]] = to[~inner]
+        inner = behind >= 0
+        preceding[behind[inner]] = to[inner]
+        self._last[owners[~inner]] = to[~inner]
 
 
 class _Links:
@@ -203,16 +290,50 @@ class _Links:
 
     copying = False
 
-    def __init__(self) -> None:
-        self.following: I64 = np.full(FIRST_ROWS, NOBODY, np.int64)
-        self.preceding: I64 = np.full(FIRST_ROWS, NOBODY, np.int64)
+    def __init__(self, moved: Callable[[I64, I64], None]) -> None:
+        self._moved = moved
+        self._following = Stretch(np.int64, FIRST_ROWS, NOBODY)
+        self._preceding = Stretch(np.int64, FIRST_ROWS, NOBODY)
+
+    @property
+    def following(self) -> I64:
+        return self._following.array
+
+    @property
+    def preceding(self) -> I64:
+        return self._preceding.array
 
     def grow(self, count: int, capacity: int) -> None:
-        self.following = grown(self.following, count, capacity, NOBODY)
-        self.preceding = grown(self.preceding, count, capacity, NOBODY)
+        self._following.grow(count, capacity)
+        self._preceding.grow(count, capacity)
+
+    def shrink(self, capacity: int) -> None:
+        self._following.shrink(capacity)
+        self._preceding.shrink(capacity)
 
     def reset(self, cells: I64) -> None:
         """Whoever gets a cell is linked anew."""
+
+    @property
+    def nbytes(self) -> int:
+        return self._following.nbytes + self._preceding.nbytes
+
+    def movable(self, cells: I64, to: I64) -> Flags:
+        return np.ones(len(cells), np.bool_)
+
+    def move(self, cells: I64, to: I64) -> None:
+        self._moved(cells, to)
+
+    def tidy(self) -> None:
+        """There is never anything to be given back."""
+
+
+def _renamed(links: I64, cells: I64, to: I64) -> I64:
+    """Where these led to one of those cells, they lead to the one that has its row now."""
+    order = np.argsort(cells)
+    places = np.minimum(np.searchsorted(cells, links, sorter=order), len(cells) - 1)
+    at = order.take(places)
+    return np.where(cells.take(at) == links, to.take(at), links)
 
 
 _NONE: Values = np.empty(0, np.int64)

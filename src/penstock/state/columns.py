@@ -1,7 +1,7 @@
 """One column of state, by cell: numbers in a flat array, everything else as numbers of values in a pile.
 
 `raw` are the arrays that change in place. A frozen view holds them, and a table saves rows of them before they
-change; `reader` makes Arrow of such rows, on any thread. Where a column has begun anew, `origin` is another object.
+change; `reader` makes Arrow of such rows, on any thread.
 """
 
 from __future__ import annotations
@@ -13,22 +13,30 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.plan.keyhash import I64, Flags
+from penstock.plan.keyhash import I64, Flags, is_text
+from penstock.state.byte_pile import BytePile
 from penstock.state.flat import (
     FIRST_ROWS,
     PAIR,
     Values,
     dtype_of,
-    grown,
     to_arrow,
     valid_of,
     values_of,
 )
-from penstock.state.piles import NOTHING, make_pile
+from penstock.state.piles import NOTHING, ChunkPile, Pile
+from penstock.state.stretch import Stretch
 
-GARBAGE_BYTES_MIN = 1 << 20
-"""So much may lie about before it is worth looking for more."""
-COMPACT_ROWS = 65_536
+TIDY_CELLS = 8_192
+"""So many cells are looked at after values were let go, and a few more for each of them: garbage then grows by no more
+than a few per cent until all cells had their turn."""
+TIDY_PER_ROW = 16
+TIDY_BYTES = 1 << 18
+"""So many bytes are moved, and a quarter more than were let go."""
+RESET_SHARE = 4
+"""What goes takes no memory: the less is in a block when it is emptied, the better."""
+LOOK_CELLS = 1 << 16
+"""At a time."""
 
 Reader: TypeAlias = Callable[[Sequence[Values]], pa.Array]
 
@@ -37,15 +45,34 @@ class Column(Protocol):
     kind: pa.DataType
 
     @property
-    def origin(self) -> object: ...
+    def pile_bytes(self) -> int:
+        """What the values take that lie beside the arrays, without garbage."""
+        ...
 
     @property
     def raw(self) -> tuple[Values, ...]: ...
+
+    @property
+    def nbytes(self) -> int:
+        """What it takes, whether it is used or not."""
+        ...
 
     def reader(self) -> Reader: ...
 
     def grow(self, count: int, capacity: int) -> None:
         """Longer arrays; the old ones stay as they are for frozen views that hold them."""
+        ...
+
+    def shrink(self, capacity: int) -> None:
+        """Shorter arrays. No frozen view may hold the old ones."""
+        ...
+
+    def move(self, cells: I64, to: I64) -> None:
+        """The values of these cells, to cells that are as new; then these are."""
+        ...
+
+    def tidy(self) -> None:
+        """Gives a little of what is not needed back."""
         ...
 
     def put(self, cells: I64, values: pa.Array) -> None:
@@ -68,25 +95,53 @@ class FlatColumn:
 
     def __init__(self, kind: pa.DataType, *, nullable: bool) -> None:
         self.kind = kind
-        self.values: Values = np.zeros(FIRST_ROWS, dtype_of(kind))
-        self.valid: Flags | None = np.zeros(FIRST_ROWS, np.bool_) if nullable else None
+        dtype = dtype_of(kind)
+        assert dtype is not None
+        self._values = Stretch(dtype, FIRST_ROWS)
+        self._valid = Stretch(np.bool_, FIRST_ROWS) if nullable else None
 
     @property
-    def origin(self) -> object:
-        return self
+    def pile_bytes(self) -> int:
+        return 0
+
+    @property
+    def values(self) -> Values:
+        return self._values.array
+
+    @property
+    def valid(self) -> Flags | None:
+        return None if self._valid is None else self._valid.array
+
+    @property
+    def nbytes(self) -> int:
+        return self._values.nbytes + (0 if self._valid is None else self._valid.nbytes)
 
     @property
     def raw(self) -> tuple[Values, ...]:
-        return (self.values,) if self.valid is None else (self.values, self.valid)
+        values, valid = self.values, self.valid
+        return (values,) if valid is None else (values, valid)
 
     def reader(self) -> Reader:
         kind = self.kind
         return lambda raw: to_arrow(raw[0], kind, raw[1] if len(raw) > 1 else None)
 
     def grow(self, count: int, capacity: int) -> None:
-        self.values = grown(self.values, count, capacity)
-        if self.valid is not None:
-            self.valid = grown(self.valid, count, capacity)
+        self._values.grow(count, capacity)
+        if self._valid is not None:
+            self._valid.grow(count, capacity)
+
+    def shrink(self, capacity: int) -> None:
+        self._values.shrink(capacity)
+        if self._valid is not None:
+            self._valid.shrink(capacity)
+
+    def move(self, cells: I64, to: I64) -> None:
+        for array in self.raw:
+            array[to] = array.take(cells)
+            array[cells] = 0
+
+    def tidy(self) -> None:
+        """There is never anything to be given back."""
 
     def put(self, cells: I64, values: pa.Array) -> None:
         self.values[cells] = values_of(values)
@@ -118,41 +173,53 @@ class FlatColumn:
 
 
 class PiledColumn:
-    def __init__(self, kind: pa.DataType) -> None:
+    """`may_move` is asked before values of these cells get other numbers, and notes the old ones for frozen views that
+    need them; False: not now."""
+
+    def __init__(self, kind: pa.DataType, may_move: Callable[[I64], bool]) -> None:
         self.kind = kind
-        self._numbers: I64 = np.full(FIRST_ROWS, NOTHING, np.int64)
-        self._pile = make_pile(kind)
-        self._garbage_bytes = 0
-        """What nothing points at any more."""
+        self._may_move = may_move
+        self._numbers = Stretch(np.int64, FIRST_ROWS, NOTHING)
+        self._pile: Pile = BytePile(kind) if is_text(kind) else ChunkPile(kind)
+        self._hand = 0
+        """While blocks are leaving: nothing before this cell points into them."""
 
     @property
-    def origin(self) -> object:
-        return self._pile
+    def pile_bytes(self) -> int:
+        return self._pile.live_bytes
 
     @property
     def raw(self) -> tuple[Values, ...]:
-        return (self._numbers,)
+        return (self._numbers.array,)
+
+    @property
+    def nbytes(self) -> int:
+        return self._numbers.nbytes + self._pile.nbytes
 
     def reader(self) -> Reader:
         take = self._pile.view()
         return lambda raw: take(raw[0])
 
     def grow(self, count: int, capacity: int) -> None:
-        self._numbers = grown(self._numbers, count, capacity, NOTHING)
+        self._numbers.grow(count, capacity)
+
+    def shrink(self, capacity: int) -> None:
+        self._numbers.shrink(capacity)
+
+    def move(self, cells: I64, to: I64) -> None:
+        """The values stay where they are. Some may come from cells that were not looked at yet."""
+        numbers = self._numbers.array
+        numbers[to] = numbers.take(cells)
+        numbers[cells] = NOTHING
+        self._hand = min(self._hand, int(to.min()))
 
     def put(self, cells: I64, values: pa.Array) -> None:
-        self._let_go(cells)
-        first = self._pile.append(values)
-        numbers = np.arange(first, first + len(values))
-        valid = valid_of(values)
-        if valid is not None:
-            numbers[~valid] = NOTHING
-        self._numbers[cells] = numbers
-        if self._garbage_bytes > max(GARBAGE_BYTES_MIN, self._pile.nbytes // 2):
-            self._compact()
+        before = self._numbers.array.take(cells)
+        self._numbers.array[cells] = self._pile.append(values)
+        self._tidy(len(cells), self._pile.let_go(before))
 
     def get(self, cells: I64) -> pa.Array:
-        return self._pile.view()(self._numbers.take(cells))
+        return self._pile.view()(self._numbers.array.take(cells))
 
     def equal(self, cells: I64, values: pa.Array) -> Flags:
         mine = self.get(cells)
@@ -163,31 +230,54 @@ class PiledColumn:
         return flags
 
     def reset(self, cells: I64) -> None:
-        self._let_go(cells)
-        self._numbers[cells] = NOTHING
+        before = self._numbers.array.take(cells)
+        self._numbers.array[cells] = NOTHING
+        self._tidy(len(cells) // RESET_SHARE, self._pile.let_go(before) // RESET_SHARE)
 
-    def _let_go(self, cells: I64) -> None:
-        before = self._numbers.take(cells)
-        before = before[before >= 0]
-        if len(before):
-            self._garbage_bytes += self._pile.bytes_of(before)
+    # ---- garbage
 
-    def _compact(self) -> None:
-        """A new pile of what is still pointed at. Frozen views keep the old one."""
-        take, old = self._pile.view(), self._numbers
-        pile, numbers = make_pile(self.kind), np.full(len(old), NOTHING, np.int64)
-        there = np.flatnonzero(old >= 0)
-        for start in range(0, len(there), COMPACT_ROWS):
-            cells = there[start : start + COMPACT_ROWS]
-            first = pile.append(take(old.take(cells)))
-            numbers[cells] = np.arange(first, first + len(cells))
-        self._pile, self._numbers = pile, numbers
-        self._garbage_bytes = 0
+    def tidy(self) -> None:
+        self._tidy(0, 0)
+
+    def _tidy(self, rows: int, size: int) -> None:
+        """Empties blocks that are mostly garbage, a little at a time: what so many rows with so many bytes that were
+        let go allow. In the long run that is enough."""
+        self._pile.trim()
+        if not self._pile.condemn():
+            return
+        numbers = self._numbers.array
+        end = min(self._hand + TIDY_CELLS + TIDY_PER_ROW * rows, len(numbers))
+        room = TIDY_BYTES + size + size // 4
+        while self._hand < end and room > 0:
+            part = slice(self._hand, min(self._hand + LOOK_CELLS, end))
+            cells = np.flatnonzero(self._pile.leaving(numbers[part])) + part.start
+            moved = self._some(cells, room)
+            if len(moved) and not self._may_move(moved):
+                return
+            room -= self._move_out(moved)
+            self._hand = part.stop if len(moved) == len(cells) else int(moved[-1]) + 1
+        if self._hand >= len(numbers):
+            self._pile.left()
+            self._hand = 0
+
+    def _some(self, cells: I64, room: int) -> I64:
+        """As many of these as there is room for, at least one."""
+        if not len(cells):
+            return cells
+        sizes = np.cumsum(self._pile.sizes_of(self._numbers.array.take(cells)))
+        return cells[: max(1, int(np.searchsorted(sizes, room, "right")))]
+
+    def _move_out(self, cells: I64) -> int:
+        if not len(cells):
+            return 0
+        numbers = self._numbers.array.take(cells)
+        self._numbers.array[cells] = self._pile.append(self._pile.view()(numbers))
+        return self._pile.let_go(numbers)
 
 
-def make_column(field: pa.Field) -> FlatColumn | PiledColumn:
+def make_column(field: pa.Field, may_move: Callable[[I64], bool]) -> FlatColumn | PiledColumn:
     if dtype_of(field.type) is None:
-        return PiledColumn(field.type)
+        return PiledColumn(field.type, may_move)
     return FlatColumn(field.type, nullable=field.nullable)
 
 

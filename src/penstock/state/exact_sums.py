@@ -50,6 +50,11 @@ class SumIntegers(NullUntilSeen):
         super().restored(table)
         self._bound = _largest(flat_column(table, self.at).values[: table.cells.end])
 
+    def brought(self, table: Table, cells: I64) -> None:
+        super().brought(table, cells)
+        sums = flat_column(table, self.at).values.take(cells)
+        self._bound = max(self._bound, _largest(sums))
+
     def _guard(self, table: Table, step: Step, cells: I64, values: Values) -> None:
         most = _largest(values) * len(values)
         self._bound += most

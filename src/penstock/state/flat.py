@@ -89,6 +89,13 @@ def take_rows(data: Rows, rows: pa.Array) -> Rows:
     return taken
 
 
+def with_nulls(values: pa.Array, valid: Flags) -> pa.Array:
+    """Text or binary that begins at the first of its offsets, null where it is not valid."""
+    _, offsets, data = values.buffers()
+    nulls = len(valid) - int(np.count_nonzero(valid))
+    return pa.Array.from_buffers(values.type, len(valid), [_bits(valid), offsets, data], nulls)
+
+
 _UNCHECKED = pc.TakeOptions(boundscheck=False)
 
 

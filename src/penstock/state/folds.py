@@ -57,6 +57,9 @@ class Fold(ABC):
     def restored(self, table: Table) -> None:  # noqa: B027 (optional)
         """The table was filled from a snapshot."""
 
+    def brought(self, table: Table, cells: I64) -> None:  # noqa: B027 (optional)
+        """These rows came back from a floor below."""
+
 
 def present(step: Step, column: pa.Array) -> tuple[I64, Values]:
     """Slots and values of the rows that are not null."""
@@ -101,6 +104,9 @@ class NullUntilSeen(Fold):
         self._holes = len(empty) > 0
         kept = flat_column(table, self.at).values
         kept[empty] = self._start(kept.dtype)
+
+    def brought(self, table: Table, cells: I64) -> None:
+        self._holes = self._holes or not self._flags(table).take(cells).all()
 
     def _start(self, dtype: np.dtype[Any]) -> Any:
         """The value that a row has before any value came."""

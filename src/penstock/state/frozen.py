@@ -27,6 +27,21 @@ class Out(Protocol):
         `shared`: later checkpoints may refer to them, too."""
         ...
 
+    def put_file(
+        self,
+        state: str,
+        schema: pa.Schema,
+        member: str,
+        pieces: Iterable[bytes],
+        *,
+        groups: tuple[int, int],
+        rows_after: int = 0,
+        shared: bool = False,
+    ) -> Segment:
+        """Writes a file of a floor, one block per piece. `groups`: the first of the key groups whose rows are in it,
+        and the first behind them."""
+        ...
+
 
 class Frozen(Protocol):
     """State as it was at one moment, taken in microseconds; `write` runs later, on another thread."""

@@ -10,9 +10,10 @@ changes a row. The writer, on its own thread, takes one range of key groups afte
 Why that is exact: an entry is appended before its rows change, and the log is read after the copy. If the copy
 saw a change, its entry was appended before. CPython makes the same true for memory: both threads append and read
 the list holding the interpreter lock, so what came before a lock release is seen after the next acquire. Cells
-made after the freeze lie beyond `end`; those given back are not used again before the copy is done; an array that
-the table replaced stays here as it was, and what is saved of its successor is not for this view.
-Keys and key groups do not change while a view is copied.
+made after the freeze lie beyond `end`; those given back are not used again before the copy is done. An array that the
+table replaced, or made longer, has these rows as they were or as they are now. Where a value gets another place in its
+pile, the row is saved as if it changed: what is read has the places of the freeze. Keys, key groups and the places of
+keys do not change while a view is copied.
 """
 
 from __future__ import annotations
@@ -44,7 +45,6 @@ class Saved(NamedTuple):
     cells: I64
     groups: Groups
     raw: tuple[Values, ...]
-    origins: tuple[object, ...]
 
 
 class FrozenTable:
@@ -61,7 +61,6 @@ class FrozenTable:
         keys: KeysOf,
         raw: tuple[Values, ...],
         readers: tuple[tuple[Reader, int], ...],
-        origins: tuple[object, ...],
         plan: Plan | None = None,
         over_ms: int | None = None,
     ) -> None:
@@ -76,8 +75,7 @@ class FrozenTable:
         self._raw = raw
         self._readers = readers
         """Of each column, and how many raw arrays it has."""
-        self._origins = origins
-        self._plan = plan
+        self.plan = plan
         self._over_ms = over_ms
         self._undo: list[Saved] = []
         self._done = 0
@@ -92,7 +90,6 @@ class FrozenTable:
                     saved.cells[needed],
                     saved.groups[needed],
                     tuple(array[needed] for array in saved.raw),
-                    saved.origins,
                 )
         self._undo.append(saved)
 
@@ -105,9 +102,9 @@ class FrozenTable:
 
     def write(self, out: Out) -> tuple[Segment, ...]:
         try:
-            if self._plan is None:
+            if self.plan is None:
                 return (out.put(self.state, self.schema, self.batches()),)
-            return self._plan.write(self, out)
+            return self.plan.write(self, out)
         finally:
             self.release()
 
@@ -153,8 +150,7 @@ class FrozenTable:
             known = np.flatnonzero(cells.take(places) == saved.cells.take(mine))
             places, mine = places.take(known), mine.take(known)
             for i, old in enumerate(saved.raw):
-                if saved.origins[i] is self._origins[i]:
-                    raw[i][places] = old.take(mine)
+                raw[i][places] = old.take(mine)
         return raw
 
     def _blocks(

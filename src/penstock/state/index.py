@@ -30,8 +30,9 @@ from penstock.plan.keyhash import (
 from penstock.state.cell_table import CellTable
 from penstock.state.cells import Allot
 from penstock.state.columns import Column
-from penstock.state.flat import FIRST_ROWS, grown, int64_array, take_rows
+from penstock.state.flat import FIRST_ROWS, int64_array, take_rows
 from penstock.state.near import NearCells
+from penstock.state.stretch import Stretch
 
 NOBODY = -1
 
@@ -56,6 +57,40 @@ class Index(Protocol):
 
     def remove(self, cells: I64) -> I64:
         """Forgets the keys of these cells; those that can be used again."""
+        ...
+
+    def removable(self, cells: I64) -> I64:
+        """Those of these cells whose keys can be forgotten."""
+        ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+    @property
+    def movable(self) -> bool:
+        """Whether keys can get other cells."""
+        ...
+
+    def grow(self, count: int, capacity: int) -> None: ...
+
+    def shrink(self, capacity: int) -> None: ...
+
+    def move(self, cells: I64, to: I64) -> None:
+        """Keys get other cells; the columns have them there already."""
+        ...
+
+    def tidy(self) -> None: ...
+
+    def fits(self, keys: Sequence[pa.Array]) -> Flags:
+        """Which of these keys, that nobody has, could be told from all others by their hashes."""
+        ...
+
+    def forget(self, cells: I64) -> None:
+        """The keys of these cells are going to be others."""
+        ...
+
+    def adopt(self, cells: I64) -> None:
+        """These cells, which are forgotten, have the keys that are in the columns now, and they fit."""
         ...
 
 
@@ -130,7 +165,48 @@ class WordIndex:
             self._null = NOBODY
         self._near.forget(words)
         self._table.remove(words, mix(words))
+        self._near.thin_out(len(self._table))
         return cells
+
+    def removable(self, cells: I64) -> I64:
+        return cells
+
+    @property
+    def nbytes(self) -> int:
+        return self._table.bytes_reserved + self._near.nbytes
+
+    @property
+    def movable(self) -> bool:
+        return True
+
+    def grow(self, count: int, capacity: int) -> None:
+        """The table knows how many keys there are."""
+
+    def shrink(self, capacity: int) -> None:
+        """So it does when there are less."""
+
+    def move(self, cells: I64, to: I64) -> None:
+        keys = self._column.get(to)
+        words = word_of(keys)
+        if keys.null_count:
+            null = null_mask(keys)
+            self._null = int(to[null][0])
+            words, to = words[~null], to[~null]
+        self._table.relabel(words, mix(words), to)
+        self._near.remember(words, to, len(self._table))
+
+    def tidy(self) -> None:
+        self._table.tidy()
+
+    def fits(self, keys: Sequence[pa.Array]) -> Flags:
+        return np.ones(len(keys[0]), np.bool_)
+
+    def forget(self, cells: I64) -> None:
+        self.remove(cells)
+
+    def adopt(self, cells: I64) -> None:
+        words = word_of(self._column.get(cells))
+        self._table.adopt(words, mix(words), cells)
 
 
 class HashIndex:
@@ -140,7 +216,8 @@ class HashIndex:
         self._table = CellTable(_identity, allot)
         self._columns = columns
         self._allot = allot
-        self._h2: U64 = np.zeros(FIRST_ROWS, np.uint64)
+        self._checks = Stretch(np.uint64, FIRST_ROWS)
+        """Hash h2 by cell."""
         self._exact = True
         self._told_apart: dict[tuple[Any, ...], int] = {}
         self._met: set[int] = set()
@@ -173,14 +250,13 @@ class HashIndex:
         return Found(cells, new, hashes.h1.take(new_rows))
 
     def _keep(self, keys: Sequence[pa.Array], h2: U64, rows: I64, cells: I64) -> None:
-        self._h2 = grown(self._h2, len(self._h2), int(cells.max()) + 1)
-        self._h2[cells] = h2.take(rows)
+        self._checks.array[cells] = h2.take(rows)
         for column, key in zip(self._columns, keys, strict=True):
             column.put(cells, _take(key, rows))
 
     def _differs(self, keys: Sequence[pa.Array], h2: U64, cells: I64) -> Flags:
         """True for rows whose key is not the one of the cell that their hash h1 led to."""
-        differs: Flags = self._h2.take(cells) != h2
+        differs: Flags = self._checks.array.take(cells) != h2
         if not self._exact:
             for column, key in zip(self._columns, keys, strict=True):
                 differs |= ~column.equal(cells, key)
@@ -213,6 +289,51 @@ class HashIndex:
             return cells
         self._table.remove(h1.view(np.int64), h1)
         return cells
+
+    def removable(self, cells: I64) -> I64:
+        """None of those that others were told apart from, nor of the others."""
+        if not self._met:
+            return cells
+        h1 = keyhash.key_hashes([column.get(cells) for column in self._columns])[0]
+        return cells[~np.isin(h1, np.array(sorted(self._met), np.uint64))]
+
+    @property
+    def nbytes(self) -> int:
+        return self._table.bytes_reserved + self._checks.nbytes
+
+    @property
+    def movable(self) -> bool:
+        """Keys that are told apart are found by more than their hashes. There are hardly ever any."""
+        return not self._told_apart and not self._met
+
+    def grow(self, count: int, capacity: int) -> None:
+        self._checks.grow(count, capacity)
+
+    def shrink(self, capacity: int) -> None:
+        self._checks.shrink(capacity)
+
+    def move(self, cells: I64, to: I64) -> None:
+        h1 = keyhash.key_hashes([column.get(to) for column in self._columns])[0]
+        self._table.relabel(h1.view(np.int64), h1, to)
+        self._checks.array[to] = self._checks.array.take(cells)
+
+    def tidy(self) -> None:
+        self._table.tidy()
+
+    def fits(self, keys: Sequence[pa.Array]) -> Flags:
+        h1 = keyhash.hashes_of(keys).h1
+        _, where, often = np.unique(h1, return_inverse=True, return_counts=True)
+        alone: Flags = often.take(where) == 1
+        return alone & (self._table.lookup(h1.view(np.int64), h1) < 0)
+
+    def forget(self, cells: I64) -> None:
+        self.remove(cells)
+
+    def adopt(self, cells: I64) -> None:
+        hashes = keyhash.hashes_of([column.get(cells) for column in self._columns])
+        self._exact = self._exact and hashes.exact
+        self._table.adopt(hashes.h1.view(np.int64), hashes.h1, cells)
+        self._checks.array[cells] = hashes.h2
 
     _apart_cells: I64 = np.empty(0, np.int64)
 

@@ -10,12 +10,14 @@ import pyarrow as pa
 
 from penstock.errors import CheckpointCorrupt
 from penstock.plan.keyhash import I64, Flags
+from penstock.state.cells import Cells
 from penstock.state.changelog import Changelog
 from penstock.state.changes import Changes, split_gone
 from penstock.state.child import Child
 from penstock.state.flat import values_of
 from penstock.state.keyspace import KeySpace
 from penstock.state.lifetime import Lifetimes
+from penstock.state.moving import tidy
 from penstock.state.segments import GROUP_COLUMN
 from penstock.state.table import BELOW_PREFIX, KEY_PREFIX, Table, row_schema
 from penstock.state.tracking import Tracker
@@ -43,7 +45,7 @@ class Keyed:
         log: Log | None = None,
     ) -> None:
         """`log`: whoever has changes written ahead of checkpoints hears of every table."""
-        self.space = KeySpace(keys, max_parallelism)
+        self.space = self._make_space(keys, max_parallelism)
         self._max_parallelism = max_parallelism
         self._incremental = incremental
         self._log = log
@@ -80,6 +82,12 @@ class Keyed:
         self._admit(child.table)
         return child
 
+    def _make_space(self, keys: pa.Schema, max_parallelism: int) -> KeySpace:
+        return KeySpace(keys, max_parallelism)
+
+    def make_room(self) -> None:
+        """A batch is done: rows that are not needed now may leave memory."""
+
     def _tracker(self) -> Tracker | None:
         if self._log is not None:
             return Changelog()
@@ -108,11 +116,24 @@ class Keyed:
         if self._left:
             left, self._left = self._left, []
             self.vacate(np.unique(np.concatenate(left)))
+        self.make_room()
+        for cells in self._all_cells():
+            tidy(cells)
+
+    @property
+    def nbytes(self) -> int:
+        """What all of it takes, whether it is used or not."""
+        return sum(cells.nbytes for cells in self._all_cells())
+
+    def _all_cells(self) -> list[Cells]:
+        children = (each for each in self._holders if isinstance(each, Child))
+        return [self.space.cells, *(child.space.cells for child in children)]
 
     # ---- rows of a snapshot, in the order in which they were written
 
     def load(self, table: Table, batch: pa.RecordBatch) -> None:
         """Into a state with one row per key."""
+        self.make_room()
         gone, rows = split_gone(batch)
         if gone is not None:
             cells = self._found(gone)
@@ -128,6 +149,7 @@ class Keyed:
 
     def load_child(self, child: Child, batch: pa.RecordBatch) -> None:
         """Into a state with many rows per key."""
+        self.make_room()
         gone, rows = split_gone(batch)
         width = len(self.space.schema)
         if gone is not None:

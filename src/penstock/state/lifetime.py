@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -67,6 +68,11 @@ class Lifetimes:
         """These rows are written, or read."""
         self.touched.values[cells] = self._now.ms
         self._written += len(cells)
+
+    def brought(self, cells: I64) -> None:
+        """Rows came back from a floor, each with a moment that is not to come."""
+        moments = self.touched.values
+        moments[cells] = np.minimum(moments.take(cells), self._now.ms)
 
     def over(self, cells: I64 | slice) -> Flags:
         flags: Flags = self.touched.values[cells] <= self.over_ms

@@ -17,6 +17,8 @@ WIDTH_FREE = 1 << 20
 WIDTH_PER_KEY = 8
 WIDTH_MAX = 1 << 22
 """Wider arrays leave the processor's caches, and moving one to a larger place would be felt as a pause."""
+WIDTH_LEFT = 64
+"""When keys go, so many entries for each that is left are too many."""
 _NOBODY = np.zeros(1, np.int32)
 _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 
@@ -60,6 +62,15 @@ class NearCells:
         if not self._too_wide:
             places = (keys - self._first).view(np.uint64)
             self._cells[places[places < len(self._cells) - 1].view(np.int64)] = 0
+
+    @property
+    def nbytes(self) -> int:
+        return self._cells.nbytes
+
+    def thin_out(self, count: int) -> None:
+        """So many keys are left: where they are few for such a range nothing is remembered, and it begins anew."""
+        if not self._too_wide and len(self._cells) > max(WIDTH_FREE, WIDTH_LEFT * count):
+            self._low, self._high, self._cells = _MOST, _LEAST, _NOBODY
 
     def _cover(self, width: int) -> None:
         """Makes the array reach from the lowest to the highest key, and as far again on the side where it grew."""

@@ -153,8 +153,8 @@ def _place(segment: Segment, block: Block) -> str:
     return f"state {segment.state!r} at {segment.file or 'inline'}[{block.offset}:+{block.length}]"
 
 
-def read_batch(segment: Segment, block: Block, schema: pa.Schema, fetch: Fetch) -> pa.RecordBatch:
-    """One block, verified and validated."""
+def read_bytes(segment: Segment, block: Block, fetch: Fetch) -> bytes:
+    """One block, verified."""
     where = _place(segment, block)
     if not 0 < block.length <= BLOCK_BYTES_MAX or block.offset < 0:
         raise CheckpointCorrupt(
@@ -165,6 +165,13 @@ def read_batch(segment: Segment, block: Block, schema: pa.Schema, fetch: Fetch) 
         raise CheckpointCorrupt(f"{where}: only {len(data)} bytes are there")
     if not is_right(block, data):
         raise CheckpointCorrupt(f"{where}: the checksum is wrong; use an older checkpoint")
+    return data
+
+
+def read_batch(segment: Segment, block: Block, schema: pa.Schema, fetch: Fetch) -> pa.RecordBatch:
+    """One block, verified and validated."""
+    where = _place(segment, block)
+    data = read_bytes(segment, block, fetch)
     try:
         batch = pa.ipc.read_record_batch(pa.py_buffer(data), schema)
         batch.validate(full=True)

@@ -6,20 +6,20 @@ before they first change; see `frozen_table.py` for how the writer puts the two 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.plan.keyhash import I64, Flags
 from penstock.state.cells import Cells
 from penstock.state.columns import FlatColumn, PiledColumn, make_column
-from penstock.state.flat import FIRST_ROWS, Values, grown
+from penstock.state.flat import FIRST_ROWS, Values, to_arrow
 from penstock.state.frozen_table import FrozenTable, Saved
 from penstock.state.keyspace import KeysOf
 from penstock.state.lifetime import TOUCHED, Lifetimes
 from penstock.state.segments import GROUP_FIELD
+from penstock.state.stretch import Stretch
 from penstock.state.tracking import Plan, Tracker
 
 KEY_PREFIX = "key."
@@ -54,16 +54,19 @@ class Table:
         self.schema = schema if lifetimes is None else schema.append(TOUCHED)
         """Of its rows in a snapshot: see `row_schema`."""
         self.value_schema = value_schema
-        self.columns: list[FlatColumn | PiledColumn] = [make_column(f) for f in value_schema]
-        self.present: Flags = np.zeros(FIRST_ROWS, np.bool_)
-        """Which cells have a row."""
+        self.columns: list[FlatColumn | PiledColumn] = [
+            make_column(field, self._save) for field in value_schema
+        ]
+        self._present = Stretch(np.bool_, FIRST_ROWS)
         self.changes = changes
         self.lifetimes = lifetimes
         self._kept = [*self.columns, *([lifetimes.touched] if lifetimes is not None else [])]
         """All that a row has."""
+        self.brought: Callable[[I64], None] = lambda _: None
+        """Hears of rows that came back from a floor below."""
         self._count = 0
         self._keys = keys
-        self._saved_at: npt.NDArray[np.uint32] = np.zeros(FIRST_ROWS, np.uint32)
+        self._saves = Stretch(np.uint32, FIRST_ROWS)
         self._freezes = 0
         self._frozen: tuple[FrozenTable, ...] = ()
         cells.admit(self)
@@ -71,11 +74,27 @@ class Table:
     def __len__(self) -> int:
         return self._count
 
+    @property
+    def present(self) -> Flags:
+        """Which cells have a row."""
+        return self._present.array
+
+    @property
+    def _saved_at(self) -> Values:
+        """The freeze that each row was saved for last."""
+        return self._saves.array
+
+    def begin_with(self, rows: int) -> None:
+        """So many lie in a floor below."""
+        self._count = rows
+
     # ---- rows
 
     def add(self, cells: I64 | slice) -> None:
-        """Rows in cells that were made just now: no freeze knows them, so they need no saving."""
+        """Rows in cells that were made just now. Those that never were before no freeze knows."""
         self._count += cells.stop - cells.start if isinstance(cells, slice) else len(cells)
+        if self._frozen and not isinstance(cells, slice):
+            self._save(cells)
         self.present[cells] = True
         self._saved_at[cells] = self._freezes
         if self.changes is not None:
@@ -89,23 +108,27 @@ class Table:
         may have seen, whole or half, has its entry in the log that is then read."""
         if self.changes is not None:
             self.changes.dirty[cells] = True
+        self._save(cells)
+
+    def _save(self, cells: I64) -> bool:
+        """For frozen views. Always true: from now on these rows may be others."""
         if not self._frozen:
-            return
+            return True
         self._frozen = tuple(view for view in self._frozen if view.copying)
         if not self._frozen:
-            return
+            return True
         unsaved = cells[self._saved_at.take(cells) < self._freezes]
         if not len(unsaved):
-            return
+            return True
         saved = Saved(
             unsaved,
             self.cells.groups.take(unsaved),
             tuple(array.take(unsaved) for array in self._raw()),
-            self._origins(),
         )
         for view in self._frozen:
             view.save(saved)
         self._saved_at[unsaved] = self._freezes
+        return True
 
     def put(self, cells: I64, values: pa.RecordBatch) -> None:
         """Sets whole rows, also where there is none yet. Distinct cells. Restored values have the moment, too, when
@@ -129,6 +152,53 @@ class Table:
         if self.lifetimes is not None and len(cells):
             self.touch(cells)
             self.lifetimes.touch(cells)
+
+    def track(self, changes: Tracker) -> None:
+        """From now on changes are told. There are no rows yet."""
+        self.changes = changes
+        changes.grow(0, len(self.present))
+
+    # ---- rows that come from a floor below, and go there
+
+    def bring(self, cells: I64, values: Sequence[pa.Array]) -> None:
+        """Rows come back as they were, into cells that were made just now."""
+        if self._frozen:
+            self._save(cells)
+        self.present[cells] = True
+        self._saved_at[cells] = self._freezes
+        for column, array in zip(self._kept, values, strict=True):
+            column.put(cells, array)
+        if self.lifetimes is not None:
+            self.lifetimes.brought(cells)
+
+    def forget(self, cells: I64) -> None:
+        """The rows of distinct cells that have one lie elsewhere from now on. No view is being copied."""
+        self.present[cells] = False
+        for column in self._kept:
+            column.reset(cells)
+
+    def stored(self, cells: I64) -> pa.RecordBatch:
+        """Rows as a snapshot has them."""
+        groups = to_arrow(self.cells.groups.take(cells), pa.uint16())
+        columns = [groups, *self._keys()(cells), *(each.get(cells) for each in self._kept)]
+        cast = [each.cast(f.type) for each, f in zip(columns, self.schema, strict=True)]
+        return pa.RecordBatch.from_arrays(cast, schema=self.schema)
+
+    @property
+    def row_bytes(self) -> int:
+        """What a cell takes in its arrays."""
+        return sum(array.dtype.itemsize for array in (*self._raw(), self._saved_at)) + 1
+
+    @property
+    def pile_bytes(self) -> int:
+        """What lies beside them."""
+        return sum(each.pile_bytes for each in self._kept)
+
+    def views(self) -> tuple[FrozenTable, ...]:
+        """Those that are still being copied."""
+        return tuple(view for view in self._frozen if view.copying)
+
+    # ---- values
 
     def get(self, cells: I64) -> pa.RecordBatch:
         """The rows; nulls where a cell has none. A column without nulls is zero there."""
@@ -173,7 +243,6 @@ class Table:
             keys=self._keys(),
             raw=self._raw(),
             readers=tuple((each.reader(), len(each.raw)) for each in self._kept),
-            origins=self._origins(),
             over_ms=self.lifetimes.over_ms if self.lifetimes is not None else None,
             plan=plan,
         )
@@ -183,22 +252,49 @@ class Table:
     def _raw(self) -> tuple[Values, ...]:
         return (self.present, *(array for column in self._kept for array in column.raw))
 
-    def _origins(self) -> tuple[object, ...]:
-        """Of each raw array: where it stands for values that lie elsewhere, what it points into."""
-        return (self, *(column.origin for column in self._kept for _ in column.raw))
-
     # ---- as a tenant of its cells
 
     def grow(self, count: int, capacity: int) -> None:
-        self.present = grown(self.present, count, capacity)
-        self._saved_at = grown(self._saved_at, count, capacity)
+        self._present.grow(count, capacity)
+        self._saves.grow(count, capacity)
         for column in self._kept:
             column.grow(count, capacity)
         if self.changes is not None:
             self.changes.grow(count, capacity)
 
+    @property
+    def nbytes(self) -> int:
+        kept = sum(column.nbytes for column in self._kept)
+        dirty = self.changes.dirty.nbytes if self.changes is not None else 0
+        return self._present.nbytes + self._saves.nbytes + kept + dirty
+
+    def shrink(self, capacity: int) -> None:
+        self._present.shrink(capacity)
+        self._saves.shrink(capacity)
+        for column in self._kept:
+            column.shrink(capacity)
+        if self.changes is not None:
+            self.changes.dirty = self.changes.dirty[:capacity].copy()
+
     def reset(self, cells: I64) -> None:
         """Rows that went were reset when they did."""
+
+    def movable(self, cells: I64, to: I64) -> Flags:
+        return np.ones(len(cells), np.bool_)
+
+    def move(self, cells: I64, to: I64) -> None:
+        """To increments, rows in other cells are others."""
+        if self.changes is not None:
+            self.changes.dirty[to] = self.present.take(cells)
+            self.changes.dirty[cells] = False
+        self.present[to] = self.present.take(cells)
+        self.present[cells] = False
+        for column in self._kept:
+            column.move(cells, to)
+
+    def tidy(self) -> None:
+        for column in self._kept:
+            column.tidy()
 
 
 def row_schema(kind: str, keys: pa.Schema, below: pa.Schema, values: pa.Schema) -> pa.Schema:

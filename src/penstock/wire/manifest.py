@@ -5,6 +5,7 @@ It is written last, in one atomic act: a checkpoint exists if and only if its ma
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -64,6 +65,9 @@ class Manifest:
     @property
     def bytes_total(self) -> int:
         return sum(segment.bytes_total for segment in _segments(self))
+
+
+_MEMBER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 def encode(manifest: Manifest) -> bytes:
@@ -163,6 +167,8 @@ def _segment_problems(segment: Segment, groups: int, where: str) -> Iterator[str
             paths.segment_file(segment.file)
         except CheckpointCorrupt as error:
             yield f"{where}.file: {error}"
+    if segment.member and not _MEMBER.fullmatch(segment.member):
+        yield f"{where}.member: {segment.member[:100]!r} is not the name of a file of a floor"
     first, end_group = segment.groups
     if not 0 <= first <= end_group <= ALL_GROUPS[1]:
         yield f"{where}.groups: {first}..{end_group} are no key groups"

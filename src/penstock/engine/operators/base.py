@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from penstock.connectors.answer import Answer, answered
 from penstock.connectors.deferred import Deferred
+from penstock.engine.operators.floors import StateFloors
 from penstock.protocol.messages import SnapshotOrder
 from penstock.protocol.snapshot import OperatorSnapshot, Plain, Segment
 from penstock.state.frozen import Frozen
@@ -57,12 +58,16 @@ class OperatorContext:
     """Writes state ahead of checkpoints."""
     allow_non_restored_state: bool = False
     """State that nobody declares any more may go."""
+    floors: StateFloors | None = None
+    """For state that is larger than memory."""
     ask: Callable[[Callable[[], Any]], Answer[Any]] = answered
     """Runs a function off the loop's thread."""
 
     def rows_of(self, state: str) -> Iterable[pa.RecordBatch]:
         """What was restored of a state, from every old subtask, as far as it is this subtask's now."""
         found = [segment for part in self.parts_of(state) for segment in part]
+        if self.floors is not None:
+            found = self.floors.left_of(self.operator, state, found)
         return self.read_segments(found, self.key_groups)
 
     def parts_of(self, state: str) -> list[list[Segment]]:

@@ -9,6 +9,7 @@ same function of the same column, of the same type or a wider one.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 import pyarrow as pa
 
@@ -22,6 +23,7 @@ from penstock.engine.operators.evolution import (
 )
 from penstock.engine.operators.keyed import keep_chain
 from penstock.errors import SchemaError
+from penstock.plan.keyhash import I64
 from penstock.plan.schema import type_ddl
 from penstock.state.folds import Fold
 from penstock.state.keyed import Keyed
@@ -42,9 +44,21 @@ def restore_folds(
     for batch in stored:
         _refuse_other_aggregates(batch.schema, table.schema, label, may_lose=may_lose)
         keyed.load(table, evolved(batch, table.schema, label, may_lose=True))
+        if context.floors is not None:
+            _restored(folds, table)
     keep_chain(table, context)
+    _restored(folds, table)
+    table.brought = partial(_brought, folds, table)
+
+
+def _restored(folds: Sequence[Fold], table: Table) -> None:
     for fold in folds:
         fold.restored(table)
+
+
+def _brought(folds: Sequence[Fold], table: Table, cells: I64) -> None:
+    for fold in folds:
+        fold.brought(table, cells)
 
 
 def _refuse_other_aggregates(

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pyarrow as pa
 
 from penstock.engine.operators.base import OperatorContext
+from penstock.engine.operators.floors import open_floor
 from penstock.state.changes import same_rows
+from penstock.state.floored import FlooredKeyed
 from penstock.state.keyed import Keyed
 from penstock.state.segments import read_schema
 from penstock.state.table import Table
 
 
 def make_keyed(keys: pa.Schema, context: OperatorContext) -> Keyed:
-    log = context.log
-    return Keyed(keys, context.max_parallelism, incremental=context.incremental, log=log)
+    if context.floors is None:
+        log = context.log
+        return Keyed(keys, context.max_parallelism, incremental=context.incremental, log=log)
+    return FlooredKeyed(
+        keys,
+        context.max_parallelism,
+        context.key_groups,
+        partial(open_floor, context),
+        context.floors.budget,
+        context.operator,
+    )
 
 
 def keep_chain(table: Table, context: OperatorContext) -> None:

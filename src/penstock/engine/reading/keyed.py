@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -12,15 +13,20 @@ import pyarrow.compute as pc
 
 from penstock.engine.reading.layouts import Layout, layout_of
 from penstock.engine.reading.tables import shares
-from penstock.engine.worker.snapshots import reader
+from penstock.engine.worker.snapshots import fetch_from, reader
 from penstock.errors import CheckpointCorrupt
+from penstock.ports.floor import Floors
 from penstock.ports.store import CheckpointStore
-from penstock.protocol.snapshot import Block, Segment
+from penstock.protocol.snapshot import Segment
+from penstock.state.floor_files import groups_of, parts, read_floor, with_fetch
 from penstock.state.merging import merged
 from penstock.state.segments import read_schema
+from penstock.storage.rocks import temporary_floors
 from penstock.wire.manifest import Manifest
 
-Read: TypeAlias = Callable[[Segment, range], Iterable[pa.RecordBatch]]
+Part: TypeAlias = Segment | Sequence[Segment]
+"""Rows, or the files of a floor."""
+Read: TypeAlias = Callable[[Part, range], Iterable[pa.RecordBatch]]
 
 
 @dataclass(frozen=True)
@@ -64,34 +70,31 @@ class StateTable:
 
     def within(self, groups: range) -> StateTable:
         """The rows with these key groups, and only the blocks that can hold them."""
-        segments = (replace(each, blocks=_overlapping(each, groups)) for each in self.segments)
-        kept = tuple(segment for segment in segments if segment.blocks)
-        return replace(self, segments=kept, groups=groups)
+        kept = (each for part in parts(self.segments) for each in _within(part, groups))
+        return replace(self, segments=tuple(kept), groups=groups)
 
     def pieces(self, most: int) -> Sequence[StateTable]:
         """Cut where no block is: none is read twice."""
-        runs = _runs(self._blocks())
+        runs = _runs(span for part in parts(self.segments) for span in _spans(part))
         cuts = [runs[start][0] for start, _ in shares([rows for _, rows in runs], most)[1:]]
         edges = [self.groups.start, *cuts, self.groups.stop]
         return [self.within(range(*ends)) for ends in pairwise(edges)]
 
     def read(self, store: CheckpointStore) -> Iterator[pa.RecordBatch]:
         layout = self.layout
-        for stored in self._stored(reader(store)):
-            batch = layout.shown(stored)
-            for each in self.where:
-                batch = batch.filter(pc.equal(batch.column(each.column), each.value))
-            if batch.num_rows:
-                yield batch
+        with temporary_floors() as floors:
+            for stored in self._stored(partial(_read, store, floors)):
+                batch = layout.shown(stored)
+                for each in self.where:
+                    batch = batch.filter(pc.equal(batch.column(each.column), each.value))
+                if batch.num_rows:
+                    yield batch
 
     def _stored(self, read: Read) -> Iterator[pa.RecordBatch]:
-        batches = (batch for segment in self.segments for batch in read(segment, self.groups))
+        batches = (batch for part in parts(self.segments) for batch in read(part, self.groups))
         if not any(segment.delta for segment in self.segments):
             return batches
         return merged(read_schema(Segment(self.state, self.stored, ())), batches)
-
-    def _blocks(self) -> Iterator[Block]:
-        return (block for segment in self.segments for block in segment.blocks)
 
 
 def state_tables(manifest: Manifest) -> list[StateTable]:
@@ -124,23 +127,46 @@ def _state_table(
     return StateTable(operator, state, first.schema, tuple(segments), groups, len(groups))
 
 
-def _overlapping(segment: Segment, groups: range) -> tuple[Block, ...]:
-    return tuple(
+def _within(part: Part, groups: range) -> Iterator[Segment]:
+    """What of it can hold rows of these key groups: some blocks, or a floor as a whole."""
+    if not isinstance(part, Segment):
+        if groups_of(part, groups):
+            yield from part
+        return
+    blocks = tuple(
         block
-        for block in segment.blocks
+        for block in part.blocks
         if block.first_group < groups.stop and block.last_group >= groups.start
     )
+    if blocks:
+        yield replace(part, blocks=blocks)
 
 
-def _runs(blocks: Iterator[Block]) -> list[tuple[int, int]]:
-    """Blocks that have key groups in common are one run: the first group of each, and its rows."""
+def _spans(part: Part) -> Iterator[tuple[int, int, int]]:
+    """What cannot be cut: its first and last key group, and its rows."""
+    if isinstance(part, Segment):
+        yield from ((block.first_group, block.last_group, block.rows) for block in part.blocks)
+    elif part[0].groups[0] < part[0].groups[1]:
+        yield part[0].groups[0], part[0].groups[1] - 1, part[0].rows_after
+
+
+def _runs(spans: Iterator[tuple[int, int, int]]) -> list[tuple[int, int]]:
+    """Those that have key groups in common are one run: the first group of each, and its rows."""
     runs: list[tuple[int, int]] = []
-    last = -1
-    for block in sorted(blocks, key=lambda block: (block.first_group, block.last_group)):
-        if block.first_group > last:
-            runs.append((block.first_group, block.rows))
+    until = -1
+    for first, last, count in sorted(spans):
+        if first > until:
+            runs.append((first, count))
         else:
             start, rows = runs[-1]
-            runs[-1] = (start, rows + block.rows)
-        last = max(last, block.last_group)
+            runs[-1] = (start, rows + count)
+        until = max(until, last)
     return runs
+
+
+def _read(
+    store: CheckpointStore, floors: Floors, part: Part, groups: range
+) -> Iterable[pa.RecordBatch]:
+    if isinstance(part, Segment):
+        return reader(store)(part, groups)
+    return read_floor(part, groups, with_fetch(fetch_from(store)), floors)

@@ -13,6 +13,7 @@ from typing import Any
 
 from penstock.connectors.answer import Answer
 from penstock.engine.operators.base import OperatorContext
+from penstock.engine.operators.floors import StateFloors
 from penstock.engine.spec import JobSpec, Mode
 from penstock.engine.worker.chain import Chain
 from penstock.engine.worker.committing import Commits
@@ -27,13 +28,14 @@ from penstock.engine.worker.snapshots import Assembler, WriteWork, release_all
 from penstock.engine.worker.state_files import StateFiles
 from penstock.engine.worker.subtask import GivenUp, Subtask, Taken
 from penstock.engine.worker.writing_ahead import WritingAhead
-from penstock.errors import CommitError
+from penstock.errors import CommitError, ConfigError
 from penstock.plan.graph import Broadcast, Forward, carried
 from penstock.plan.physical import Task
 from penstock.ports.background import Background
 from penstock.ports.channel import InputChannel, OutputChannel
 from penstock.ports.clock import Clock
 from penstock.ports.control import Network
+from penstock.ports.floor import Floors
 from penstock.ports.store import CheckpointStore
 from penstock.protocol.alignment import Alignment
 from penstock.protocol.counting import Counting
@@ -54,6 +56,7 @@ from penstock.protocol.messages import (
 )
 from penstock.protocol.snapshot import OperatorSnapshot, Plain, SubtaskSnapshot
 from penstock.redaction import redacted
+from penstock.state.floored import Budget
 from penstock.storage.local_copies import LocalCopies
 
 SYNCS_PATIENCE = 4
@@ -101,7 +104,11 @@ class Attempt:
         self._chains: dict[int, Chain] = {}
         self._at_work: Chain | None = None
         self._assembler = Assembler(SubtaskId(t.number, deploy.slot) for t in self._plan.tasks)
-        self._loading = Loading(deploy, self._files.fetch, background, clock, self._say)
+        self._floors: Floors | None = None
+        self._loading = Loading(
+            deploy, self._files.fetch, background, clock, self._say, self._open_floors
+        )
+        self._state_floors = self._make_state_floors()
         self._commits: Commits | None = None
         self._finished: tuple[SubtaskId, ...] = ()
 
@@ -188,6 +195,7 @@ class Attempt:
             log=self._ahead,
             allow_non_restored_state=self._spec.allow_non_restored_state,
             ask=self._ask,
+            floors=self._state_floors,
         )
 
     def _writing_ahead(self) -> WritingAhead | None:
@@ -196,6 +204,20 @@ class Attempt:
             return None
         around = (self._clock, self._background, spec.inline_bytes_max, spec.compression)
         return WritingAhead(spec.changelog, self._deploy, store, *around)
+
+    def _make_state_floors(self) -> StateFloors | None:
+        memory_bytes = self._spec.floor_memory_bytes
+        if memory_bytes is None:
+            return None
+        return StateFloors(self._open_floors(), Budget(memory_bytes), self._loading.pieces)
+
+    def _open_floors(self) -> Floors:
+        """Where state is all in memory there are some only if that of a snapshot was not."""
+        if self._floors is None:
+            if self._spec.open_floors is None:
+                raise ConfigError("there is no place for state outside of memory here")
+            self._floors = self._spec.open_floors()
+        return self._floors
 
     def _ask(self, work: Callable[[], Any]) -> Answer[Any]:
         """In the background; the answer is there when the loop has heard of it."""
@@ -441,6 +463,8 @@ class Attempt:
         for chain in self._chains.values():
             chain.close()
         self._network.close()
+        if self._floors is not None:
+            self._floors.close()
 
 
 def _restored(

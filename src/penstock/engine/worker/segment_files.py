@@ -69,6 +69,27 @@ class SegmentFiles:
         segment = self._put(file, state, schema, batches, ends_of)
         return replace(segment, groups=groups, delta=delta)
 
+    def put_file(
+        self,
+        state: str,
+        schema: pa.Schema,
+        member: str,
+        pieces: Iterable[bytes],
+        *,
+        groups: tuple[int, int],
+        rows_after: int = 0,
+        shared: bool = False,
+    ) -> Segment:
+        file = self._shared if shared else self._own
+        piece, blocks = _Piece(file, self._inline_left), []
+        for data in pieces:
+            size = len(data)
+            blocks.append(Block(groups[0], groups[1] - 1, 0, piece.size, size, checksum(data)))
+            self.bytes_put += size
+            piece.add(data)
+        segment = self._placed(Segment(state, schema_message(schema), tuple(blocks)), piece, file)
+        return replace(segment, groups=groups, rows_after=rows_after, member=member)
+
     def put_rows(self, batches: Sequence[pa.RecordBatch]) -> Segment:
         """Rows in flight: key groups mean nothing there. All batches have the schema of the first."""
         return self._put(self._own, STATE, batches[0].schema, batches, lambda _: (0, 0))
@@ -103,12 +124,16 @@ class SegmentFiles:
                 self.bytes_put += data.nbytes
                 piece.add(data)
         piece.add(END_OF_STREAM)
+        return self._placed(Segment(state, head, tuple(blocks)), piece, file)
+
+    def _placed(self, segment: Segment, piece: _Piece, file: _File) -> Segment:
+        """Now that it is known where its bytes are."""
         inline = piece.inline
         if inline is not None:
             self._inline_left -= len(inline)
-            return Segment(state, head, tuple(blocks), inline=inline)
-        placed = tuple(replace(each, offset=each.offset + piece.start) for each in blocks)
-        return Segment(state, head, placed, file=file.name)
+            return replace(segment, inline=inline)
+        moved = tuple(replace(b, offset=b.offset + piece.start) for b in segment.blocks)
+        return replace(segment, blocks=moved, file=file.name)
 
 
 class _File:

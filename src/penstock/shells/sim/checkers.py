@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from xxhash import xxh3_128_hexdigest
 
@@ -28,11 +28,10 @@ from penstock.protocol.snapshot import Segment
 from penstock.shells.sim import excuses
 from penstock.shells.sim.cuts import Cuts, check_order
 from penstock.shells.sim.fates import Fates
-from penstock.shells.sim.inflight import copies_to, fetch_from, rows_in_flight
+from penstock.shells.sim.inflight import fetch_from
 from penstock.shells.sim.leftovers import Leftovers
 from penstock.shells.sim.orders import Orders
-from penstock.shells.sim.outside import row
-from penstock.state.segments import read_blocks
+from penstock.shells.sim.states import StateChecks
 from penstock.wire import manifest as manifests
 from penstock.wire import paths, records
 from penstock.wire.manifest import Manifest
@@ -56,6 +55,7 @@ class Checkers:
         self.fates = Fates(world)
         self.orders = Orders(world)
         self.leftovers = Leftovers(world)
+        self.states = StateChecks(world)
         self._claims: dict[int, str] = {}
         """Per attempt, the driver that claimed it."""
         self._restored: dict[int, CheckpointId] = {}
@@ -88,9 +88,10 @@ class Checkers:
 
     @property
     def damaged(self) -> set[CheckpointId]:
-        """Snapshots of which any file is not what was written."""
-        found = (paths.checkpoint_of(name) for name in self._world.harmed)
-        return {checkpoint for checkpoint in found if checkpoint is not None}
+        """Snapshots of which any file is not what was written, also one that they share with others."""
+        harmed = self._world.harmed
+        found = {n for name in harmed if (n := paths.checkpoint_of(name)) is not None}
+        return found.union(n for n, m in self.manifests.items() if not harmed.isdisjoint(m.files))
 
     def listed(self, who: str) -> list[str]:
         """What somebody saw when it looked through everything the last time."""
@@ -157,7 +158,7 @@ class Checkers:
                 self._check_contents(manifest)
 
     def _check_contents(self, manifest: Manifest) -> None:
-        self._check_state(manifest)
+        self.states.check(manifest)
         restored = self._restored.get(manifest.attempt, NO_CHECKPOINT)
         self.cuts.check(manifest, self.manifests.get(restored))
 
@@ -183,8 +184,9 @@ class Checkers:
         self.leftovers.on_deleted(name)
         self._check_deleted(name)
         checkpoint = paths.metadata_of(name)
-        if checkpoint is not None and name in self._world.harmed:
-            self.fates.on_gone(number_of(who), checkpoint)
+        if checkpoint is not None:
+            damaged = name in self._world.harmed
+            self.fates.on_gone(number_of(who), checkpoint, damaged=damaged)
 
     def _check_deleted(self, name: str) -> None:
         """I12: a file goes only when no checkpoint that still exists needs it, and a checkpoint only when enough
@@ -246,62 +248,6 @@ class Checkers:
                 if xxh3_128_hexdigest(fetch(block)) != block.checksum:
                     what = f"{segment.file or 'state within the metadata'} has other bytes"
                     self._violation("I5", f"checkpoint {manifest.checkpoint}: {what}")
-
-    def _check_state(self, manifest: Manifest) -> None:
-        """I2, I3: the state of every aggregate, with the rows in flight to it, is the fold of just the rows before
-        the sources' positions."""
-        covered: list[int] = []
-        for snapshot in manifest.snapshots:
-            for name, part in snapshot.operators.items():
-                source = self._world.scenario.sources.get(name)
-                if source is not None:
-                    covered += source.covered(part.lanes)
-        for aggregate, ids in self._world.scenario.aggregates.values():
-            want = fold({number: ids[number] for number in covered if number in ids})
-            got = self._with_rows_in_flight(self._state(manifest, aggregate), manifest, aggregate)
-            if got != want and (self._world.exactly_once or not at_least(got, want)):
-                what = f"checkpoint {manifest.checkpoint}, {aggregate}: state {got}, fold {want}"
-                self._violation("I2", what)
-
-    def _with_rows_in_flight(
-        self, state: dict[int, tuple[int, int]], manifest: Manifest, aggregate: str
-    ) -> dict[int, tuple[int, int]]:
-        graph = self._world.scenario.graph
-        for operator, key, value in rows_in_flight(manifest, self._world.disk):
-            times = copies_to(graph, aggregate, manifest.parallelism, operator)
-            n, total = state.get(key, (0, 0))
-            if times:
-                state[key] = (n + times, total + times * value)
-        return state
-
-    def _state(self, manifest: Manifest, operator: str) -> dict[int, tuple[int, int]]:
-        groups = range(manifest.max_parallelism)
-        state: dict[int, tuple[int, int]] = {}
-        for snapshot in manifest.snapshots:
-            part = snapshot.operators.get(operator)
-            mine: dict[int, tuple[int, int]] = {}
-            for segment in part.segments if part is not None else ():
-                fetch = fetch_from(self._world.disk, segment)
-                for batch in read_blocks(segment, groups, fetch):
-                    for stored in batch.to_pylist():
-                        self._apply(stored, mine, delta=segment.delta)
-            for key in mine.keys() & state.keys():
-                self._violation("I15", f"key {key} is in two subtasks")
-            state |= mine
-        return state
-
-    def _apply(
-        self, stored: dict[str, Any], state: dict[int, tuple[int, int]], *, delta: bool
-    ) -> None:
-        """A row as it is stored: in a delta it counts more than what came before."""
-        key, *values = (stored[name] for name in stored if name.startswith(("key.", "value.")))
-        if key in state and not delta:
-            self._violation("I15", f"key {key} is twice in one subtask")
-        if stored.get("__gone"):
-            state.pop(key, None)
-        else:
-            n, total = values
-            state[key] = (n, total)
 
     # ---- messages
 
@@ -450,17 +396,3 @@ def segments_of(manifest: Manifest) -> Iterator[Segment]:
             yield from part.segments
         for entry in snapshot.inflight:
             yield entry.segment
-
-
-def fold(ids: dict[int, int]) -> dict[int, tuple[int, int]]:
-    """Per key the count and the sum of the rows with these ids, each as often as it says."""
-    state: dict[int, tuple[int, int]] = {}
-    for number, times in ids.items():
-        _, key, value = row(number)
-        n, total = state.get(key, (0, 0))
-        state[key] = (n + times, total + times * value)
-    return state
-
-
-def at_least(got: dict[int, tuple[int, int]], want: dict[int, tuple[int, int]]) -> bool:
-    return all(key in got and got[key][0] >= n for key, (n, _) in want.items())

@@ -15,6 +15,7 @@ from penstock.ports.control import DriverLost, Joined, LaunchEnded, Left
 from penstock.protocol.ids import WorkerId
 from penstock.protocol.phases import Outcome
 from penstock.shells.sim.disk import SimStore
+from penstock.shells.sim.keeping import Keeping
 from penstock.shells.sim.ports import (
     Job,
     Link,
@@ -24,7 +25,6 @@ from penstock.shells.sim.ports import (
     SimWorkers,
     ignore,
 )
-from penstock.storage.local_copies import LocalCopies
 
 if TYPE_CHECKING:
     from penstock.shells.sim.world import World
@@ -58,6 +58,7 @@ class Process:
 class DriverProcess:
     number: int
     plan: PhysicalPlan
+    keeping: Keeping
     manager: JobManager
     workers: SimWorkers
     background: SimBackground
@@ -98,14 +99,15 @@ class Cluster:
         world, number = self._world, len(self.drivers)
         name = f"driver-{number}"
         parallelism = self._draw_parallelism()
+        keeping = world.keeping if number == 0 else world.keeping_later
         plan = make_plan(world.scenario.graph, parallelism, world.scenario.max_parallelism)
         background = SimBackground(world, name)
         workers = SimWorkers(world, number)
         store = SimStore(world, world.disk, name)
         files = CheckpointFiles(store, "job", name, world.clock.wall_ms) if world.durable else None
         manager = JobManager(
-            self._spec(name, plan),
-            world.settings.manager(parallelism),
+            self._spec(name, plan, keeping),
+            keeping.tuned(world.settings).manager(parallelism),
             workers,
             files,
             world.clock,
@@ -113,7 +115,7 @@ class Cluster:
             world.scenario.sinks,
         )
         world.note("world", f"driver {number} starts, parallelism {parallelism}")
-        driver = DriverProcess(number, plan, manager, workers, background)
+        driver = DriverProcess(number, plan, keeping, manager, workers, background)
         self.drivers.append(driver)
         self.running.append(driver)
         manager.begin()
@@ -125,22 +127,20 @@ class Cluster:
             return world.rng.choice(world.scenario.parallelisms)
         return world.scenario.parallelism
 
-    def _spec(self, who: str, plan: PhysicalPlan) -> JobSpec:
+    def _spec(self, who: str, plan: PhysicalPlan, keeping: Keeping) -> JobSpec:
         world = self._world
         mode = Mode.EXACTLY_ONCE if world.exactly_once else Mode.AT_LEAST_ONCE
-        copies = world.local_disk
-        return JobSpec(
+        spec = JobSpec(
             "job",
             plan,
             mode,
             world.settings.pace_ms,
-            open_copies=(lambda: LocalCopies(copies)) if copies is not None else None,
-            open_store=(lambda: SimStore(world, world.disk, who)) if world.durable else None,
             inline_bytes_max=world.settings.inline_bytes_max,
-            incremental=True,
-            changelog=world.settings.changelog,
             inflight_bytes_max=world.settings.inflight_bytes_max,
         )
+        if not world.durable:
+            return spec
+        return keeping.stored(spec, lambda: SimStore(world, world.disk, who), world.local_disk)
 
     def plan_driver(self, delay_ms: float) -> None:
         """Not for ever, as long as drivers are killed and jobs stopped: but the last one must be able to finish."""
@@ -226,7 +226,7 @@ class Cluster:
         background = SimBackground(world, name)
         plan_of_process = world.scenario.ship(driver.plan)
         worker = Worker(
-            lambda: self._spec(name, plan_of_process),
+            lambda: self._spec(name, plan_of_process, driver.keeping),
             SimDriver(world, link),
             SimHost(world, name),
             world.clock,

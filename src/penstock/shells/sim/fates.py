@@ -67,6 +67,8 @@ class Told:
     """Checkpoints beyond those to keep that it found then."""
     strays: set[str] = field(default_factory=set)
     """Shared files of checkpoints that were gone then."""
+    gone_unseen: set[CheckpointId] = field(default_factory=set)
+    """Checkpoints that another driver deleted after this one had looked which there are."""
 
 
 class Fates:
@@ -192,9 +194,13 @@ class Fates:
         told.pending.pop(checkpoint, None)
         told.complete.add(checkpoint)
 
-    def on_gone(self, driver: int, checkpoint: CheckpointId) -> None:
-        """The driver itself deletes metadata that is damaged. Before anybody was told of it, it may give it up yet."""
-        self.of(driver).damaged.add(checkpoint)
+    def on_gone(self, driver: int, checkpoint: CheckpointId, *, damaged: bool) -> None:
+        """A driver deletes metadata. What was damaged before anybody was told of it may be given up yet."""
+        for number, told in self._told.items():
+            if number != driver:
+                told.gone_unseen.add(checkpoint)
+        if damaged:
+            self.of(driver).damaged.add(checkpoint)
 
     def on_written(self, name: str) -> None:
         for told in self._told.values():
@@ -212,6 +218,7 @@ class Fates:
         """The driver looks through everything. At its end that comes behind all other clean-up."""
         process, told = self._world.cluster.drivers[driver], self.of(driver)
         if process.manager.outcome is None:
+            told.gone_unseen.clear()
             return
         there = told.useless.intersection(names)
         damaged = self._world.checkers.damaged
@@ -224,15 +231,15 @@ class Fates:
         if process.manager.outcome in (Outcome.FINISHED, Outcome.STOPPED):
             excess = [n for n in self._beyond_keep(process, names) if n not in excused]
             told.excess = excess[told.unsure :]
-            unknown = (
-                excused or told.unsure or replaced
-            )  # a new owner may be deleting them just now
-            told.strays = set() if unknown else self._strays(names)
+            excused_all = excused or told.unsure or replaced
+            told.strays = set() if excused_all else self._strays(told, names)
 
-    def _strays(self, names: list[str]) -> set[str]:
-        """Shared files that went out of use when the checkpoints went that referred to them."""
+    def _strays(self, told: Told, names: list[str]) -> set[str]:
+        """Shared files that went out of use when the checkpoints went that referred to them, as far as the driver can
+        know."""
         manifests = self._world.checkers.manifests
         once = {file for manifest in manifests.values() for file in manifest.files}
+        once.difference_update(*(manifests[n].files for n in told.gone_unseen if n in manifests))
         there = {n for name in names if (n := paths.metadata_of(name)) in manifests}
         needed = {file for n in there for file in manifests[n].files}
         return shared_among((once - needed).intersection(names))

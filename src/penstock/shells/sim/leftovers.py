@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 class Leftovers:
     """Watches what is written and deleted, and when the last owner of the job looked through all of it.
 
-    At the end there are the `keep` newest checkpoints that count, whole, and nothing else of any snapshot; whether one
-    was damaged before or after the job came to know of it makes no difference here. Not held against the job is what
+    At the end there are the `keep` newest checkpoints that count, whole, and nothing else of any snapshot. One that was
+    damaged may be there, too, unless so many newer ones are whole: nobody knows whether that was before the job chose
+    which to keep, or after. Not held against the job is what
     came after the last owner's last look, what storage did not let it delete then, after it had looked as often as it
     may, and all that lies there where it could not find out what to go on from: then it deletes nothing."""
 
@@ -85,7 +86,7 @@ class Leftovers:
         counting = [n for n in complete if not self._world.checkers.is_void(manifests[n])]
         whole = [n for n in counting if n not in self._world.checkers.damaged]
         keep = self._world.settings.coordinator.keep
-        kept = {*counting[-keep:], *whole[-keep:]}
+        kept = {n for n in counting if sum(other > n for other in whole) < keep}
         needed = {name for n in kept for name in (paths.metadata(n), *manifests[n].files)}
         left = [n for n in names if paths.checkpoint_of(n) is not None and n not in needed]
         return left + self._strays(names, complete)

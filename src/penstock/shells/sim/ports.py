@@ -27,9 +27,16 @@ class SimClock:
     def __init__(self) -> None:
         self.now_ms = 0.0
         self.jumped_ms = 0.0
+        self.went_back = False
+        """Whether the wall clock ever did."""
 
     def monotonic_ms(self) -> float:
         return self.now_ms
+
+    def jump(self, by_ms: float) -> None:
+        """The wall clock alone."""
+        self.jumped_ms += by_ms
+        self.went_back = self.went_back or by_ms < 0
 
     def wall_ms(self) -> float:
         return 1_700_000_000_000.0 + self.now_ms + self.jumped_ms

@@ -14,6 +14,7 @@ from penstock.connectors.base import Sink
 from penstock.engine.operators.aggregate import RunningAggregate
 from penstock.engine.operators.base import FrozenOperator, Operator, OperatorContext
 from penstock.engine.operators.connect import SinkOperator, SourceOperator
+from penstock.engine.operators.process import Process
 from penstock.plan.graph import (
     Broadcast,
     Forward,
@@ -26,9 +27,12 @@ from penstock.plan.graph import (
 )
 from penstock.plan.physical import PhysicalPlan
 from penstock.protocol.messages import SnapshotOrder
-from penstock.shells.sim import faults, settings
+from penstock.shells.sim import faults, keeping, settings
+from penstock.shells.sim.dice import dice_for
 from penstock.shells.sim.faults import Faults
+from penstock.shells.sim.functions import OUT, ByBatch, ByKey, Memory, draw_memory
 from penstock.shells.sim.inflight import copies_to
+from penstock.shells.sim.keeping import Keeping
 from penstock.shells.sim.outside import SCHEMA, SimSink, SimSource
 from penstock.shells.sim.settings import Settings
 from penstock.state import aggregates as folds
@@ -42,6 +46,8 @@ DIAMONDS = 0.2
 ORDERED = 0.06
 """How many schedules are about the order of rows: many rows, one way for each key, and a job that goes on with another
 parallelism while rows are in flight."""
+FUNCTIONS = 0.35
+"""How many of the aggregates are functions with state instead."""
 COPIES_QUICK = 9
 LONG_TIMEOUT_MS = 2_000
 AGGREGATES = {"n": folds.count(), "total": folds.sum("value")}
@@ -79,6 +85,15 @@ def _nothing_more(finished: bool, once: bool) -> None:
     """What was drawn here is judged by its ids alone."""
 
 
+@dataclass(frozen=True)
+class Function:
+    """An operator that is a `Journal`, and the ids that reach it."""
+
+    name: str
+    ids: Counter[int]
+    memory: Memory
+
+
 @dataclass
 class Scenario:
     graph: LogicalGraph
@@ -89,6 +104,8 @@ class Scenario:
     """Per sink of plain rows: how often each id must be visible in the end."""
     aggregates: dict[str, tuple[str, Counter[int]]] = field(default_factory=dict)
     """Per sink of a running aggregate: the aggregate's name, and the ids that reach it."""
+    functions: dict[str, Function] = field(default_factory=dict)
+    """Per sink of a function with state."""
     sinks: Mapping[str, Sink] = field(default_factory=dict)
     """The driver's own copies."""
     parallelisms: tuple[int, ...] = (1, 2, 3)
@@ -162,6 +179,15 @@ class Builder:
         self.ids[name] = self.ids[upstream]
         return name
 
+    def function(self, upstream: str, rng: Random) -> Function:
+        name = f"fn-{len(self.nodes)}"
+        form, memory = rng.choice((ByKey, ByBatch)), draw_memory(rng)
+        wall_ms = self._world.clock.wall_ms
+        create: Callable[[], Operator] = lambda: Process(form(wall_ms, memory), ("key",), OUT)  # noqa: E731
+        self._add(name, "fn", create, (Input(upstream, Hash(("key",))),), OUT)
+        self.ids[name] = self.ids[upstream]
+        return Function(name, self.ids[name], memory)
+
     def sink(self, upstream: str) -> str:
         name = f"sink-{len(self.nodes)}"
         sink = self.sinks[name] = SimSink(self._world, self.idempotent, self.deferred)
@@ -184,25 +210,37 @@ class Builder:
 
 def draw(world: World, rng: Random) -> Scenario:
     """A random pipeline: one or two sources, some stages over any kind of edge, sinks of rows and of aggregates."""
+    of_functions = dice_for(rng, "functions")
     builder = Builder(world, rng)
     streams = [builder.source(1_000 * i) for i in range(rng.choice((1, 1, 2)))]
     for _ in range(rng.choice((0, 1, 1, 2))):
         chosen = streams if len(streams) > 1 and rng.random() < 0.6 else [rng.choice(streams)]
         edges = [(name, _edge(rng)) for name in chosen]
         streams = [s for s in streams if s not in chosen] + [builder.through(edges)]
-    streams = _split_and_united(builder, streams, _other_dice(rng))
+    streams = _split_and_united(builder, streams, dice_for(rng))
     expected: dict[str, Counter[int]] = {}
     aggregates: dict[str, tuple[str, Counter[int]]] = {}
+    functions: dict[str, Function] = {}
     for stream in streams:
         with_aggregate = rng.random() < 0.7
         if not with_aggregate or rng.random() < 0.5:
             expected[builder.sink(stream)] = builder.ids[stream]
-        if with_aggregate:
+        if with_aggregate and of_functions.random() < FUNCTIONS:
+            function = builder.function(stream, of_functions)
+            functions[builder.sink(function.name)] = function
+        elif with_aggregate:
             name = builder.aggregate(stream)
             aggregates[builder.sink(name)] = (name, builder.ids[name])
     graph = LogicalGraph(tuple(builder.nodes))
     return Scenario(
-        graph, builder.parallelism, LANES, builder.sources, expected, aggregates, builder.sinks
+        graph,
+        builder.parallelism,
+        LANES,
+        builder.sources,
+        expected,
+        aggregates,
+        functions,
+        builder.sinks,
     )
 
 
@@ -232,12 +270,6 @@ def _split_and_united(builder: Builder, streams: list[str], rng: Random) -> list
     return [s for s in streams if s != chosen] + stays + [united]
 
 
-def _other_dice(rng: Random) -> Random:
-    """Of the same seed; to roll them does not move `rng`."""
-    _, words, _ = rng.getstate()
-    return Random(str(words[:8]))
-
-
 def _edge(rng: Random) -> Partitioning:
     return rng.choice((Forward(), Hash(("key",)), Hash(("id",)), Rebalance(), Broadcast()))
 
@@ -251,16 +283,25 @@ class Drawn:
     exactly_once: bool
     durable: bool
     settings: Settings
-    copies: bool = False
-    """Workers have copies of their state on a disk of their own, which is not to be relied on."""
+    keeping: Keeping = Keeping()
+    keeping_later: Keeping | None = None
+    """Of a job that is started again; None: the same."""
 
 
 Draw: TypeAlias = Callable[["World", Random], Drawn]
 
 
 def draw_everything(world: World, rng: Random) -> Drawn:
-    """The simulator's own pipelines. The order of the draws is part of what a seed means."""
-    if _other_dice(rng).random() < ORDERED:
+    """The simulator's own pipelines. The order of the draws is part of what a seed means: what is new has dice of its
+    own."""
+    of_keeping = dice_for(rng, "keeping")
+    first = keeping.draw(of_keeping)
+    later = keeping.draw_later(of_keeping, first)
+    return replace(_draw_world(world, rng), keeping=first, keeping_later=later)
+
+
+def _draw_world(world: World, rng: Random) -> Drawn:
+    if dice_for(rng).random() < ORDERED:
         return _draw_in_order(world, rng)
     drawn_faults = faults.draw(rng)
     scenario = draw(world, rng)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from random import Random
 
 from penstock.engine.driver.manager import ManagerConfig
-from penstock.engine.spec import Changelogs
 from penstock.protocol.coordinator import CoordinatorConfig
 from penstock.protocol.lifecycle import LifecycleConfig
 from penstock.protocol.restart import Exponential, Never, Strategy
@@ -29,8 +28,6 @@ class Settings:
     spare_workers: int
     strategy: Strategy
     coordinator: CoordinatorConfig
-    changelog: Changelogs | None = None
-    """State is written ahead of checkpoints."""
 
     def manager(self, parallelism: int) -> ManagerConfig:
         lifecycle = LifecycleConfig(
@@ -73,6 +70,5 @@ def draw(rng: Random, durable: bool, exactly_once: bool) -> Settings:
             aligned_timeout_ms=rng.choice((0.0, 3.0, 20.0, 200.0)) if how == "expedited" else None,
             tolerable_failures=rng.choice((0, 2, 1_000)),
             keep=rng.choice((1, 2, 3)),
-            incremental=True,
         ),
     )

@@ -130,7 +130,7 @@ class Strikes:
         """The wall clock alone: what the engine waits for goes by the other one."""
         clock, rng = self._world.clock, self._world.rng
         jump_ms = (rng.random() * 2 - 1) * rng.choice((1e3, 1e6, 1e9))
-        clock.jumped_ms += jump_ms
+        clock.jump(jump_ms)
         self._world.note("clock", f"the wall clock jumps by {jump_ms / 1000:.1f} s")
 
     def _damage(self) -> None:
@@ -138,7 +138,9 @@ class Strikes:
         disk, rng = self._world.disk, self._world.rng
         names = disk.list()
         complete = {n for name in names if (n := paths.metadata_of(name)) is not None}
-        candidates = [name for name in names if paths.checkpoint_of(name) in complete]
+        manifests = self._world.checkers.manifests
+        shared = {file for n in complete if n in manifests for file in manifests[n].files}
+        candidates = [n for n in names if n in shared or paths.checkpoint_of(n) in complete]
         if not candidates:
             return
         name = rng.choice(candidates)

@@ -6,8 +6,9 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from penstock.protocol.phases import Outcome
-from penstock.shells.sim.checkers import at_least, fold
 from penstock.shells.sim.excuses import damage_stops
+from penstock.shells.sim.function_verdict import check_function
+from penstock.shells.sim.states import at_least, fold
 
 if TYPE_CHECKING:
     from penstock.shells.sim.checkers import Checkers
@@ -75,6 +76,8 @@ def _check_rows(world: World, checkers: Checkers, *, finished: bool) -> None:
             world.violation("I1", f"{sink}: {len(wrong)} rows wrong (seen, wanted): {some}")
     for sink, (_, ids) in world.scenario.aggregates.items():
         _check_aggregate(world, sink, fold(ids), once=once, finished=finished)
+    for sink in world.scenario.functions:
+        check_function(world, sink, once=once, finished=finished)
 
 
 def _check_aggregate(

@@ -55,7 +55,9 @@ class World:
         self.durable = drawn.durable
         self.settings = drawn.settings
         self.disk = MemoryStore()
-        self.local_disk = CopiesDisk(Random(f"copies {seed}")) if drawn.copies else None
+        self.keeping, self.keeping_later = drawn.keeping, drawn.keeping_later or drawn.keeping
+        copies = self.keeping.copies or self.keeping_later.copies
+        self.local_disk = CopiesDisk(Random(f"copies {seed}")) if copies else None
         self.table = Table()
         self.checkers = Checkers(self)
         self.cluster = Cluster(self)
@@ -81,6 +83,8 @@ class World:
         self.note("drawn", f"pipeline: {self.scenario.describe()}")
         self.note("drawn", f"tasks: {tasks}")
         self.note("drawn", f"{mode if self.durable else 'no checkpoints'}; {self.settings}")
+        kept, later = self.keeping.describe(), self.keeping_later.describe()
+        self.note("drawn", kept if kept == later else f"{kept}; when started again {later}")
         self.note("drawn", f"sinks idempotent: {self.scenario.idempotent}")
         self.note("drawn", f"faults: {faults.describe(self.faults)}")
 

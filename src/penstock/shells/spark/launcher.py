@@ -16,7 +16,7 @@ from typing import Any
 
 from penstock.shells.spark.entry import FATAL, LATER, LEFT
 from penstock.shells.spark.executors import executors
-from penstock.shells.spark.placing import Places
+from penstock.shells.spark.placing import Copies, Places
 from penstock.shells.spark.session import is_local, is_stopped, worker_environment
 
 Task = Callable[[Iterable[Any]], Iterator[str]]
@@ -39,6 +39,7 @@ class _Running:
     thread: threading.Thread
     executor: str
     """Where it was told to go; empty where Spark chose."""
+    host: str = ""
     wanted: bool = True
 
 
@@ -50,9 +51,15 @@ class Launcher:
         job_name: str,
         total: int,
         report: Callable[[JobEnded], None],
+        *,
+        keep_copies: bool = False,
     ) -> None:
+        """`keep_copies`: workers have copies of their state on their hosts."""
         self._context = context
         self._places = Places(context, total)
+        self._copies = Copies() if keep_copies else None
+        self._crowded: set[int] = set()
+        """Launches whose workers would be better elsewhere, wherever their copies are."""
         self._job_id = job_id
         self._job_name = job_name
         self._report = report
@@ -77,6 +84,7 @@ class Launcher:
         with self._lock:
             if launch in self._running:
                 self._running[launch].wanted = False
+                self._leave_copy(launch)
         self._cancel_tag(self._tag(launch))
 
     def cancel_all(self) -> None:
@@ -122,8 +130,15 @@ class Launcher:
             ended = self._explain(launch, error)
         finally:
             with self._lock:
+                self._leave_copy(launch)
                 del self._running[launch]
         self._report(ended)
+
+    def _leave_copy(self, launch: int) -> None:
+        """Its worker is gone, or going. Tells it once."""
+        host, self._running[launch].host = self._running[launch].host, ""
+        if self._copies is not None and host and launch not in self._crowded:
+            self._copies.left(host)
 
     def _label(self, launch: int, text: str) -> None:
         self._context.addJobTag(self._tag())
@@ -152,13 +167,17 @@ class Launcher:
 
     def _placed(self, launch: int) -> Any:
         """One row whose preferred place is where a worker is best; anywhere when Spark does not tell."""
-        chosen = self._places.choose(self._placed_so_far, lambda: self._running[launch].wanted)
+        wanted, copies = lambda: self._running[launch].wanted, self._copies or tuple
+        chosen = self._places.choose(self._placed_so_far, wanted, copies)
         if not self._running[launch].wanted:
             raise _NotWantedError("it was cancelled before it began")
         if chosen is None:
             return self._context.parallelize([0], 1)
         with self._lock:
             self._running[launch].executor = chosen.id
+            self._running[launch].host = chosen.host
+        if self._copies is not None:
+            self._copies.taken(chosen.host)
         return _prefer(self._context, chosen.place)
 
     def _placed_so_far(self) -> list[str]:
@@ -167,7 +186,9 @@ class Launcher:
 
     def crowded(self) -> list[int]:
         """Launches whose workers would be better elsewhere. May take seconds."""
-        return self._places.crowded(self._actual_places())
+        launches = self._places.crowded(self._actual_places())
+        self._crowded = set(launches)
+        return launches
 
     def _actual_places(self) -> dict[int, str]:
         """Where the tasks run now: Spark may have moved one when it tried it again."""

@@ -4,6 +4,9 @@ Spark takes minutes to give up an executor whose host is gone, and would put the
 free. So an executor is asked first, at the port by which Spark's own blocks come: one that does not answer is left out,
 and a worker waits for room elsewhere rather than going there. Where none answers at all, driver and executors may just
 not reach each other this way, and nothing can be told from it.
+
+Where workers keep copies of their state on their hosts (`local_recovery`), the one that replaces a lost worker goes to
+the host that this one was on, as long as it answers and has room.
 """
 
 from __future__ import annotations
@@ -56,28 +59,35 @@ class Places:
         self._settled = False
 
     def choose(
-        self, ours: Callable[[], Sequence[str]], wanted: Callable[[], bool]
+        self,
+        ours: Callable[[], Sequence[str]],
+        wanted: Callable[[], bool],
+        copies: Callable[[], Sequence[str]] = tuple,
     ) -> Executor | None:
-        """The executor for one more worker. `ours` are those of our workers that are under way; None: Spark may choose.
-        Waits for executors that are just coming, and for room on one that answers, while the worker is `wanted`."""
+        """The executor for one more worker. `ours` are those of our workers that are under way, `copies` the hosts with
+        state that somebody has to take over; None: Spark may choose. Waits for executors that are just coming, and for
+        room on one that answers, while the worker is `wanted`."""
         with self._lock:
             if self._alone:
                 return None
             self._await_executors(wanted)
             end_s = time.monotonic() + ROOM_WITHIN_S
             while wanted() and time.monotonic() < end_s:
-                chosen, is_sure = self._look(ours())
+                chosen, is_sure = self._look(ours(), copies())
                 if is_sure:
                     return chosen
                 time.sleep(LOOK_EVERY_S)
             return None
 
-    def _look(self, ours: Sequence[str]) -> tuple[Executor | None, bool]:
-        """The best place now, and whether that is better than waiting."""
+    def _look(
+        self, ours: Sequence[str], copies: Sequence[str] = ()
+    ) -> tuple[Executor | None, bool]:
+        """The best place now, and whether that is better than waiting. A copy is worth more than room."""
         known = self._known()
         if len(known) < 2:
             return None, True
         free = [each for each in _by_room(known, ours) if _load(each, ours) < each.cores]
+        free.sort(key=lambda each: each.host not in copies)
         for each in free:
             if self._answers(each):
                 return each, True
@@ -120,6 +130,29 @@ class Places:
                 break
             time.sleep(LOOK_EVERY_S)
         self._settled = True
+
+
+class Copies:
+    """The hosts where workers were whose state somebody has to take over. For any thread."""
+
+    def __init__(self) -> None:
+        self._hosts: list[str] = []
+        self._lock = threading.Lock()
+
+    def __call__(self) -> tuple[str, ...]:
+        with self._lock:
+            return tuple(self._hosts)
+
+    def left(self, host: str) -> None:
+        """By a worker that is lost."""
+        with self._lock:
+            self._hosts.append(host)
+
+    def taken(self, host: str) -> None:
+        """A worker goes there. Where none of the copies is, it takes over what was left first, from elsewhere."""
+        with self._lock:
+            if self._hosts:
+                self._hosts.remove(host if host in self._hosts else self._hosts[0])
 
 
 def _moved_to(executor: Executor, before: Mapping[int, str], now: Mapping[int, str]) -> int:

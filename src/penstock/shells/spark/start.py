@@ -39,6 +39,7 @@ from penstock.shells.spark.earlier import (
 )
 from penstock.shells.spark.executors import slots_of
 from penstock.shells.spark.feeds import Feeds, dataframes, make_feeds, without_dataframes
+from penstock.shells.spark.floors_dir import open_floors
 from penstock.shells.spark.memory import warn_of_little_memory
 from penstock.shells.spark.session import (
     SPARK_SLOTS_LEFT,
@@ -118,6 +119,7 @@ def start_job(graph: LogicalGraph, spark: Any, settings: JobSettings) -> Job:
             total,
             force_tcp=session.conf.get("spark.penstock.transport", "auto") == "tcp",
             driver_timeout_s=settings.driver_timeout_ms / 1000,
+            keep_copies=spec.open_copies is not None,
         )
     except BaseException:
         held.close()
@@ -203,6 +205,8 @@ def _spec(job_id: str, graph: LogicalGraph, settings: JobSettings, store: Store 
         mode=Mode(config.mode),
         inflight_bytes_max=config.inflight_bytes_max,
         compression=config.compression,
+        open_floors=open_floors,
+        floor_memory_bytes=config.state_memory_bytes if config.backend == "rocksdb" else None,
     )
     return stored_in(spec, config, settings.name, store)
 

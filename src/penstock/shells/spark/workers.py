@@ -41,6 +41,7 @@ class SparkWorkers:
         force_tcp: bool = False,
         driver_timeout_s: float = 30.0,
         versions: Mapping[str, str] | None = None,
+        keep_copies: bool = False,
     ) -> None:
         check_session(spark)
         context = spark.sparkContext
@@ -54,7 +55,9 @@ class SparkWorkers:
         self._server = ControlServer(_addresses(spark, force_tcp), versions)
         self._ended: SimpleQueue[JobEnded | Crowded] = SimpleQueue()
         """What other threads have found out."""
-        self._launcher = Launcher(context, job_id, job_name, total, self._report)
+        self._launcher = Launcher(
+            context, job_id, job_name, total, self._report, keep_copies=keep_copies
+        )
         self._open: set[int] = set()
         self._kill_at_s: dict[int, float] = {}
 

@@ -144,4 +144,10 @@ class ListState:
             ranks = positions.to_numpy(zero_copy_only=False)
             child.put_in_order(ranks)
             self._next = int(ranks.max()) + 1
+        child.table.brought = self._brought
         self._expiry.restored()
+
+    def _brought(self, cells: I64) -> None:
+        """Entries came back from a floor: what is added to their lists comes behind them."""
+        (positions,) = self._child.keys_of(cells)
+        self._next = max(self._next, int(positions.to_numpy(zero_copy_only=False).max()) + 1)

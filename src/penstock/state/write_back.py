@@ -1,0 +1,181 @@
+"""The changes of a table that has a floor below: what must be written down there, and when.
+
+Rows that changed go down when they are evicted from memory, and with every snapshot. A snapshot writes down what the
+table was at its freeze, and then keeps the floor's files: from the freeze to that moment nothing else may be written
+down. Of the files only those go into the checkpoint that its base does not have yet.
+
+Snapshots are written down in the order of their freezes, whoever comes first: one that finds an earlier one still to be
+done does that, too. One that was given up is written down with the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.plan.keyhash import I64, Flags
+from penstock.ports.floor import Floor, Kept
+from penstock.protocol.snapshot import Segment
+from penstock.state.cells import Groups
+from penstock.state.flat import FIRST_ROWS, grown
+from penstock.state.frozen import Out
+from penstock.state.row_bytes import RowBytes
+from penstock.state.tracking import View
+from penstock.wire import paths
+
+if TYPE_CHECKING:
+    from penstock.state.table import Table
+
+BASES_MAX = 32
+"""So many checkpoints are known whose files a later one may refer to."""
+
+
+@dataclass(eq=False)
+class Interval:
+    """Between two freezes: what changed, and is not written down yet."""
+
+    dirty: Flags
+    gone: set[bytes]
+    written: bool = False
+
+
+class WriteBack:
+    """Meets the contract `Tracker`. `groups`: the first of the subtask's key groups, and the first behind them."""
+
+    table: Table
+
+    def __init__(self, floor: Floor, rows: RowBytes, groups: range) -> None:
+        self.floor = floor
+        self.rows = rows
+        self.groups = (groups.start, groups.stop)
+        self.dirty: Flags = np.zeros(FIRST_ROWS, np.bool_)
+        self._gone: set[bytes] = set()
+        """Keys that lost their rows, which the floor may still have."""
+        self._frozen: list[Interval] = []
+        self.bases: dict[int, Mapping[str, Segment]] = {}
+        """The lasting files of checkpoints, by their names in the floor."""
+
+    # ---- what the table tells
+
+    def restored(self, checkpoint: int, segments: Sequence[Segment], groups: range) -> None:
+        """What the floor began with is known already; what came beside it has to be written down."""
+
+    def removed(self, keys: list[pa.Array], groups: Groups) -> None:
+        self._gone.update(self.rows.keys(groups, keys))
+
+    def grow(self, count: int, capacity: int) -> None:
+        self.dirty = grown(self.dirty, count, capacity)
+
+    def plan(self, base: int, checkpoint: int) -> WriteDown:
+        self._frozen = [each for each in self._frozen if not each.written]
+        self._frozen.append(Interval(self.dirty, self._gone))
+        self.dirty, self._gone = np.zeros(len(self.dirty), np.bool_), set()
+        for older in list(self.bases)[:-BASES_MAX] + [n for n in list(self.bases) if n < base]:
+            self.bases.pop(older, None)
+        known = self.bases.get(base, {})
+        return WriteDown(self, checkpoint, known, tuple(self._frozen))
+
+    # ---- between snapshots
+
+    def is_gone(self, keys: Iterable[bytes]) -> list[bool]:
+        """Whether what the floor has of these keys does not count any more."""
+        sets = [self._gone, *(each.gone for each in self._frozen if not each.written)]
+        sets = [each for each in sets if each]
+        if not sets:
+            return [False for _ in keys]
+        return [any(key in each for each in sets) for key in keys]
+
+    @property
+    def busy(self) -> bool:
+        """A snapshot is still to be written down: nothing else may be."""
+        return bool(self.table.views())
+
+    def settle(self) -> None:
+        """Writes down what snapshots there are, now."""
+        for view in self.table.views():
+            if isinstance(view.plan, WriteDown):
+                view.plan.settle(view)
+
+    def write_down(self, cells: I64) -> None:
+        """The rows of those of these cells that have changed. Not while it is busy."""
+        self._take_back()
+        changed = cells[self.dirty.take(cells)]
+        if len(changed):
+            keys, values = self.rows.of(self.table.stored(changed))
+            self.floor.write(keys, values)
+            self._gone.difference_update(keys)
+            self.dirty[changed] = False
+
+    def _take_back(self) -> None:
+        """What snapshots that were given up have not written down is still to be."""
+        for interval in self._frozen:
+            if not interval.written:
+                count = min(len(self.dirty), len(interval.dirty))
+                self.dirty[:count] |= interval.dirty[:count]
+                self._gone |= interval.gone
+        self._frozen = []
+
+
+@dataclass(eq=False)
+class WriteDown:
+    """Meets the contract `Plan`."""
+
+    changes: WriteBack
+    checkpoint: int
+    known: Mapping[str, Segment]
+    intervals: tuple[Interval, ...]
+    kept: Kept | None = field(default=None)
+
+    def write(self, view: View, out: Out) -> tuple[Segment, ...]:
+        kept = self.settle(view)
+        try:
+            segments = tuple(self._put(member, kept, view, out) for member in kept.members)
+        finally:
+            kept.release()
+        self.changes.bases[self.checkpoint] = {
+            each.member: each for each in segments if kept.is_lasting(each.member) and lasts(each)
+        }
+        return (replace(segments[0], rows_after=view.rows), *segments[1:])
+
+    def settle(self, view: View) -> Kept:
+        """The floor's files as they are once all that had changed at the freeze is written down."""
+        with self.changes.floor.alone:
+            if self.kept is None:
+                for earlier in self.changes.table.views():
+                    plan = earlier.plan
+                    if plan is self:
+                        break
+                    if isinstance(plan, WriteDown):
+                        plan.settle(earlier)
+                self._write_down(view)
+                self.kept = self.changes.floor.keep()
+                view.release()
+        return self.kept
+
+    def _write_down(self, view: View) -> None:
+        floor, due = self.changes.floor, [each for each in self.intervals if not each.written]
+        floor.remove(sorted(set[bytes]().union(*(each.gone for each in due))))
+        dirty = np.zeros(view.end, np.bool_)
+        for interval in due:
+            flags = interval.dirty[: view.end]
+            dirty[: len(flags)] |= flags
+        for batch in view.batches(np.flatnonzero(dirty)):
+            floor.write(*self.changes.rows.of(batch))
+        for interval in due:
+            interval.written = True
+
+    def _put(self, member: str, kept: Kept, view: View, out: Out) -> Segment:
+        lasting = kept.is_lasting(member)
+        if lasting and member in self.known:
+            return self.known[member]
+        pieces, groups = kept.read(member), self.changes.groups
+        return out.put_file(view.state, view.schema, member, pieces, groups=groups, shared=lasting)
+
+
+def lasts(segment: Segment) -> bool:
+    """Later checkpoints may refer to it."""
+    return segment.inline is not None or paths.shared_of(segment.file) is not None
