@@ -204,6 +204,7 @@ FIELDS: dict[str, tuple[Any, str, Any]] = {
     "retain": ("delete_on_cancel", "never_retain", "never_retain"),
     "incremental": (True, "false", False),
     "compression": (None, "zstd", "zstd"),
+    "materialize_every": ("10 minutes", "3 minutes", "3 minutes"),
     "backend": ("heap", "rocksdb", "rocksdb"),
     "state_memory": ("1 GiB", "64m", "64m"),
     "inflight_bytes_max": (1 << 20, "12345", 12345),

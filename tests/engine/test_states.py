@@ -20,8 +20,9 @@ from penstock.plan.keyhash import key_groups, key_hashes
 from penstock.protocol.ids import CheckpointId
 from penstock.protocol.messages import SnapshotOrder
 from penstock.protocol.snapshot import OperatorSnapshot
-from penstock.state import blocks, byte_pile, cell_table, changes, columns, moving
+from penstock.state import blocks, byte_pile, cell_table, changelog, changes, columns, moving
 from tests.state.helpers import segments_of
+from tests.state.log_kit import Listed
 from tests.state.ways import WAYS, Way, after, read_segments
 
 GROUPS = 16
@@ -305,6 +306,7 @@ class Stage:
     ) -> None:
         self.parallelism = parallelism
         self.way = way
+        self.log = Listed()
         self.base = self.newest = restored_id
         self.operators = []
         for index in range(parallelism):
@@ -315,6 +317,7 @@ class Stage:
                 parallelism=parallelism,
                 restored=restored,
                 restored_id=restored_id,
+                log=self.log,
             )
             operator.open(way.over(context))
             self.operators.append(operator)
@@ -391,6 +394,8 @@ class Round:
     restored: bool = False
     completed: bool = True
     """The next snapshot may build on it."""
+    ahead: str = ""
+    """With a changelog: what is written ahead of the snapshot, or late."""
 
 
 rounds = st.lists(
@@ -402,6 +407,7 @@ rounds = st.lists(
         st.sampled_from([True, True, True, False]),
         st.booleans(),
         st.sampled_from([True, True, True, False]),
+        st.sampled_from(["", "cut", "cut late", "whole", "whole late", "cut and whole"]),
     ),
     min_size=1,
     max_size=7,
@@ -425,6 +431,8 @@ def small_limits() -> Iterator[None]:
         patch.setattr(cell_table, "GRAVES_MIN", 1)
         patch.setattr(changes, "SMALL_MAX", 2)
         patch.setattr(changes, "LARGE_MAX", 2)
+        patch.setattr(changelog, "SMALL_MAX", 2)
+        patch.setattr(changelog, "INTERVALS_MAX", 5)
         yield
 
 
@@ -434,14 +442,19 @@ def small_limits() -> Iterator[None]:
 def test_states_answer_as_dictionaries_would(
     way: str, rounds: list[Round], another: str | None
 ) -> None:
-    """S1, S4, S5, S6, S9, R6, I2, I20, I21, I23, bug-D19, bug-G16: key by key and for whole batches, with snapshots
-    that are written long after they were taken, and restores at another parallelism, also by jobs that keep their state
-    in another way."""
+    """S1, S4, S5, S6, S7, S9, R6, I2, I20, I21, I23, bug-D19, bug-D22, bug-G16: key by key and for whole batches, with
+    snapshots that are written long after they were taken, and restores at another parallelism, also by jobs that keep
+    their state in another way."""
     stage, model = Stage(1, way=WAYS[way]), Model()
     for each in rounds:
         work_on(stage, model, each.before)
+        stage.log.begin(each.ahead)
+        work_on(stage, model, each.meanwhile)
+        if "late" not in each.ahead:
+            stage.log.end()
         then, frozen = model.copy(), stage.freeze()
         work_on(stage, model, each.meanwhile)
+        stage.log.end()
         if not each.written:
             for table in (table for part in frozen for table in part.tables):
                 table.release()

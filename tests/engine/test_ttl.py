@@ -68,10 +68,20 @@ class Round:
     parallelism: int
     declared: Declared
     restored: bool
+    ahead: str
 
 
 rounds = st.lists(
-    st.builds(Round, work, work, passing, st.integers(1, 3), declared, st.booleans()),
+    st.builds(
+        Round,
+        work,
+        work,
+        passing,
+        st.integers(1, 3),
+        declared,
+        st.booleans(),
+        st.sampled_from(["", "cut", "whole", "cut and whole"]),
+    ),
     min_size=1,
     max_size=4,
 )
@@ -87,8 +97,8 @@ rounds = st.lists(
 def test_states_answer_as_dictionaries_with_a_time_to_live_would(
     way: str, first: Declared, rounds: list[Round], sweep_cells: int
 ) -> None:
-    """S8, I21, S1, R6: a read finds a value if and only if less than the ttl has passed since it was touched, key by
-    key and for whole batches, before and after a restore at another parallelism, and with another ttl."""
+    """S7, S8, I21, S1, R6: a read finds a value if and only if less than the ttl has passed since it was touched, key
+    by key and for whole batches, before and after a restore at another parallelism, and with another ttl."""
     kept, incremental = WAYS[way], WAYS[way].incremental
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lifetime, "SWEEP_CELLS", sweep_cells)
@@ -98,6 +108,9 @@ def test_states_answer_as_dictionaries_with_a_time_to_live_would(
         model = Model(int(clock.ms), first)
         for number, each in enumerate(rounds, start=1):
             work_on(stage, model, clock, each.before)
+            stage.log.begin(each.ahead)
+            work_on(stage, model, clock, each.meanwhile)
+            stage.log.end()
             frozen = stage.freeze(number)
             model.tick(clock.ms)
             then = model.restored(model.declared, model.now)

@@ -16,6 +16,7 @@ from penstock.protocol.messages import SnapshotOrder
 from penstock.protocol.snapshot import OperatorSnapshot
 from tests.engine.test_states import CONTEXT, KEYS, OUT, Op, batch_of, owner_of
 from tests.state.helpers import segments_of
+from tests.state.log_kit import Listed
 from tests.state.ways import Way
 
 TTL_MS = 100
@@ -301,6 +302,7 @@ class Stage:
         incremental = way.incremental
         self.way = way
         self.parallelism = parallelism
+        self.log = Listed()
         self.operators = []
         self.base = checkpoint if incremental else 0
         for index in range(parallelism):
@@ -311,6 +313,7 @@ class Stage:
                 parallelism=parallelism,
                 restored=restored,
                 wall_ms=lambda: clock.ms,
+                log=self.log,
                 restored_id=checkpoint,
             )
             operator.open(way.over(context))

@@ -9,7 +9,8 @@ from typing import Any
 from penstock.engine.checkpoints.files import CheckpointFiles
 from penstock.engine.checkpoints.restore_points import RestoreWish
 from penstock.engine.driver.manager import JobManager, ManagerConfig
-from penstock.engine.spec import InDriver, JobSpec, Mode
+from penstock.engine.operators.base import Operator
+from penstock.engine.spec import Changelogs, InDriver, JobSpec, Mode
 from penstock.engine.worker.worker import Worker
 from penstock.plan.physical import make_plan
 from penstock.ports.control import ControlEvent, Joined, Left, Received
@@ -106,7 +107,7 @@ class Job:
         source: NumberSource,
         sink: ListSink,
         *,
-        operator: Callable[[], Do] = Do,
+        operator: Callable[[], Operator] = Do,
         store: MemoryStore | None = None,
         origin: MemoryStore | None = None,
         driver: str = "driver-a",
@@ -122,6 +123,7 @@ class Job:
         in_driver: InDriver | None = None,
         copies: LocalCopies | None = None,
         inline_bytes_max: int = 16_384,
+        changelog: Changelogs | None = None,
         **coordinator: Any,
     ) -> None:
         self.clock, self.background = ManualClock(), background or HeldBackground()
@@ -132,6 +134,7 @@ class Job:
         opens: dict[str, Any] = {"open_origin": lambda root: self.origin, "in_driver": in_driver}
         opens["open_copies"] = None if copies is None else lambda: copies
         opens["inline_bytes_max"] = inline_bytes_max
+        opens |= {"changelog": changelog, "incremental": coordinator.get("incremental", False)}
         spec = JobSpec("job", plan, mode, buffer_timeout_ms=0.0, open_store=opened, **opens)
         self.workers = OneThread(
             lambda link: Worker(lambda: spec, link, NoHost(), self.clock, self.background)

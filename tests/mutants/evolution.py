@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -93,8 +94,9 @@ def a_chain_begins_with_a_delta() -> AbstractContextManager[None]:
         self: Changes, checkpoint: int, segments: Sequence[Segment], groups: range
     ) -> None:
         original(self, checkpoint, segments, groups)
-        chain = self._chains.get(checkpoint, ())
-        self._chains[checkpoint] = tuple(link for link in chain if link.segment.blocks)
+        chain = self._chains[checkpoint]
+        links = tuple(link for link in chain.links if link.segment.blocks)
+        self._chains[checkpoint] = replace(chain, links=links)
 
     return swapped(Changes, "restored", restored)
 

@@ -20,7 +20,7 @@ STATES = "tests/engine/test_states.py::test_states_answer_as_dictionaries_would"
 @tested(CHANGES + "test_a_checkpoint_writes_what_changed_since_its_base")
 def removed_keys_come_back() -> AbstractContextManager[None]:
     """An increment does not say which keys are gone: after a restore they are there again (S6, I21)."""
-    return swapped(Plan, "gone", lambda self, schema: iter(()))
+    return swapped(changes, "gone_rows", lambda intervals, schema: iter(()))
 
 
 @simulated

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutants import (
     barriers,
+    changelog,
     commits,
     coordination,
     copies,
@@ -37,6 +38,7 @@ __all__ = [
     "MUTANTS",
     "Mutant",
     "barriers",
+    "changelog",
     "commits",
     "coordination",
     "copies",

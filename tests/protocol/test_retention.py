@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.protocol.ids import AttemptId, CheckpointId
-from penstock.protocol.retention import Files, Retention, SharedFile
+from penstock.protocol.retention import Files, Retention, Role, SharedFile
 
 
 def n(number: int) -> CheckpointId:
@@ -177,3 +177,117 @@ def test_a_checkpoint_that_cannot_be_read_may_refer_to_any_file_up_to_its_own() 
     retention = Retention().claimed(AttemptId(2), {n(1): files(A)}, unreadable=n(2))
     assert retention.strays([A, B, C]) == (C,)
     assert retention.deleted(n(1))[1] == ()
+
+
+# ---- what was written ahead
+
+
+def ahead(role: Role, checkpoint: int, number: int, *, table: str = "0-0") -> SharedFile:
+    name = f"shared/{checkpoint}-0-1-{role}-0-{number}"
+    return SharedFile(n(checkpoint), AttemptId(1), name, role, table, number)
+
+
+def log(checkpoint: int, number: int = 1) -> SharedFile:
+    return ahead(Role.LOG, checkpoint, number)
+
+
+def base(number: int, checkpoint: int = 1, table: str = "0-0") -> SharedFile:
+    return ahead(Role.BASE, checkpoint, number, table=table)
+
+
+def test_changes_that_were_written_ahead_outlive_a_snapshot_that_is_given_up() -> None:
+    """S7, I12, bug-D1, bug-D7: the next one may refer to them, whether the first had answered or not."""
+    retention = complete(begun(), 1, A).triggered(n(2), n(1))
+    retention, _ = retention.acknowledged(n(2), files(A, log(1), B))
+    retention, strays = retention.given_up(n(2))
+    assert strays == (B,)
+    assert retention.strays([log(1)]) == (), "nor is it found by looking"
+    retention = retention.triggered(n(3), n(1))
+    retention, _ = retention.acknowledged(n(3), files(A, log(1)))
+    retention, strays = retention.completed(n(3), files(A, log(1)))
+    assert (strays, retention.only_of(n(1))) == ((), ())
+
+
+def test_changes_that_were_written_ahead_go_when_every_base_is_newer() -> None:
+    """S7, I13: what no checkpoint has by then, none will."""
+    retention = complete(begun(), 1, A).triggered(n(2), n(1)).triggered(n(3), n(1))
+    retention, _ = retention.completed(n(2), files(A, B))
+    assert retention.strays([log(1)]) == (), "3 builds on 1"
+    retention, _ = retention.given_up(n(3))
+    assert retention.strays([log(1), log(2)]) == (log(1),)
+
+
+def test_changes_in_a_checkpoint_that_went_are_looked_at_again() -> None:
+    """S7, I13: when it goes an older snapshot may still refer to them."""
+    retention = complete(begun(), 1, A).triggered(n(2), n(1)).triggered(n(3), n(1))
+    retention, _ = retention.acknowledged(n(2), files(A, log(1)))
+    retention, _ = retention.completed(n(2), files(A, log(1)))
+    retention, strays = retention.deleted(n(2))
+    assert strays == ()
+    _, strays = retention.given_up(n(3))
+    assert strays == (log(1),)
+
+
+def test_all_rows_stay_until_a_base_begins_with_later_ones() -> None:
+    """S7, I12, bug-D10: over any number of checkpoints, and whatever becomes of the first that uses them."""
+    retention = begun()
+    for number in range(1, 9):
+        retention = complete(retention, number, file(number), base=number - 1)
+        assert retention.strays([base(3), base(7)]) == ()
+    retention = complete(retention, 9, base(7), base=8)
+    assert retention.strays([base(3), base(7), base(9)]) == (base(3),)
+
+
+def test_all_rows_of_other_tables_say_nothing() -> None:
+    """S7, I12."""
+    retention = complete(begun(), 1, base(7, table="0-1"))
+    assert retention.strays([base(3)]) == ()
+
+
+def test_all_rows_are_not_followed_while_somebody_builds_on_an_older_base() -> None:
+    """S7, I12: a snapshot that is pending may begin with the earlier ones."""
+    retention = complete(begun(), 1, A).triggered(n(2), n(1)).triggered(n(3), n(1))
+    retention, _ = retention.completed(n(2), files(base(7)))
+    assert retention.strays([base(3)]) == ()
+    retention, _ = retention.given_up(n(3))
+    assert retention.strays([base(3)]) == (base(3),)
+
+
+def test_all_rows_that_no_checkpoint_begins_with_any_more_go() -> None:
+    """S7, I13: where one has written all rows itself there are no later ones. It makes no difference how often that is
+    asked."""
+    retention = complete(complete(begun(), 1, base(3)), 2, B, base=1)
+    assert retention.only_of(n(1)) == (), "it may be needed again"
+    retention, strays = retention.deleted(n(1))
+    assert strays == (base(3),)
+    assert retention.strays([base(3)]) == (base(3),)
+    retention = complete(retention, 3, base(9), base=2).triggered(n(4), n(3))
+    retention, _ = retention.given_up(n(4))
+    assert (retention.let_go, retention.strays([base(3)])) == (frozenset(), (base(3),))
+
+
+def test_a_late_answer_says_nothing_about_all_rows() -> None:
+    """S7, I12: a snapshot that has been triggered meanwhile may begin with them."""
+    retention = complete(begun(), 1, A).triggered(n(2), n(1)).triggered(n(3), n(1))
+    retention, _ = retention.completed(n(3), files(A, C))
+    retention, _ = retention.given_up(n(2))
+    retention = retention.triggered(n(4), n(3))
+    _, strays = retention.acknowledged(n(2), files(A, B, base(3)))
+    assert strays == (B,)
+
+
+def test_who_looks_through_everything_is_told_when_it_is_worth_it() -> None:
+    """S7, I13: a base that is the first to begin with rows from the background."""
+    retention = complete(complete(begun(), 1, A), 2, A, base(3), base=1)
+    assert not retention.is_rebased(n(1))
+    assert retention.is_rebased(n(2))
+    retention = complete(retention.triggered(n(3), n(2)), 3, base(3), B)
+    assert not retention.is_rebased(n(3))
+
+
+def test_what_was_written_ahead_ends_with_its_attempt() -> None:
+    """S7, I13: found by the next one's first look, unless a checkpoint refers to it."""
+    retention = Retention().claimed(AttemptId(2), {n(1): files(log(1), base(3))})
+    assert retention.strays([log(1), base(3), log(1, 2), base(4)]) == tuple(
+        sorted([log(1, 2), base(4)])
+    )

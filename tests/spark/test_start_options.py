@@ -11,9 +11,8 @@ import pytest
 
 import penstock as pen
 from penstock.api import pipeline
-from penstock.api.config import _NOT_YET
 from penstock.engine.driver.manager import JobManager
-from penstock.engine.spec import InDriver, Mode
+from penstock.engine.spec import Changelogs, InDriver, Mode
 from penstock.plan.graph import LogicalGraph
 from penstock.protocol import restart
 from penstock.shells.spark import start as shell
@@ -89,6 +88,12 @@ PLACES: dict[str, tuple[dict[str, Any], str, Any]] = {
     "keep": ({"keep": 8}, "coordinator.config.keep", 8),
     "retain": ({"retain": "never_retain"}, "_config.retain", "never_retain"),
     "incremental": ({"incremental": False}, "coordinator.config.incremental", False),
+    "changelog": ({"changelog": True}, "_spec.changelog", Changelogs(600_000)),
+    "materialize_every": (
+        {"changelog": True, "materialize_every": "7 minutes"},
+        "_spec.changelog",
+        Changelogs(420_000),
+    ),
     "compression": ({"compression": "zstd"}, "_spec.compression", "zstd"),
     "backend": ({"backend": "rocksdb"}, "_spec.floor_memory_bytes", 512 << 20),
     "state_memory": (
@@ -100,8 +105,8 @@ PLACES: dict[str, tuple[dict[str, Any], str, Any]] = {
 }
 """Per option: what is set, where it has to arrive, and as what."""
 
-ELSEWHERE = {"directory", "storage_options", "local_recovery", *_NOT_YET}
-"""The first three have tests below; the others have no effect yet."""
+ELSEWHERE = {"directory", "storage_options", "local_recovery"}
+"""They have tests below."""
 
 
 def found(manager: JobManager, place: str) -> Any:

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.protocol.ids import AttemptId, CheckpointId, SlotId
 from penstock.protocol.snapshot import Segment
-from penstock.state.changes import INTERVALS_MAX, LARGE_MAX, SMALL_MAX
+from penstock.state.changes import INTERVALS_MAX
 from penstock.state.frozen_table import FrozenTable
 from penstock.state.merging import merged
 from penstock.wire.paths import WorkerFile, shared_file, worker_file
@@ -94,7 +94,7 @@ def test_a_chain_stays_short_and_its_rows_right() -> None:
         longest, total = max(longest, len(chain)), total + rows
         assert contents(chain, kept.schema) == model, f"checkpoint {checkpoint}"
         base = checkpoint
-    assert 2 < longest <= 1 + SMALL_MAX + LARGE_MAX
+    assert 2 < longest <= 15
     assert total < 150 * 2_000 / 5, "a fifth of writing all rows each time, at the very most"
 
 

@@ -32,6 +32,7 @@ class NoRoom(Budget):
 class Way:
     incremental: bool = False
     floors: Callable[[], Floors] | None = None
+    changelog: bool = False
     budget: Callable[[], Budget] = NoRoom
 
     def over(self, context: OperatorContext) -> OperatorContext:
@@ -40,7 +41,11 @@ class Way:
         if self.floors is not None:
             floors = StateFloors(self.floors(), self.budget(), inline_pieces)
         return replace(
-            context, incremental=self.incremental, floors=floors, read_segments=read_segments
+            context,
+            incremental=self.incremental,
+            floors=floors,
+            log=context.log if self.changelog else None,
+            read_segments=read_segments,
         )
 
 
@@ -75,6 +80,7 @@ _ROOT = tempfile.TemporaryDirectory(prefix="penstock-test-floors-")
 WAYS = {
     "heap": Way(),
     "heap, incremental": Way(incremental=True),
+    "changelog": Way(incremental=True, changelog=True),
     "floors": Way(incremental=True, floors=MemoryFloors),
     "rocksdb": Way(incremental=True, floors=lambda: RocksFloors(rocks_folder())),
 }

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import CheckpointCorrupt, ConfigError, InvariantBroken
 from penstock.protocol.ids import AttemptId, CheckpointId, SlotId
+from penstock.protocol.retention import Role, SharedFile
 from penstock.storage.memory import MemoryStore
 from penstock.wire import paths
 from penstock.wire.paths import WorkerFile
@@ -170,3 +171,15 @@ def test_different_names_have_different_ids() -> None:
 def test_a_job_without_a_name_is_refused(name: object) -> None:
     with pytest.raises(ConfigError, match="a job needs a name"):
         paths.job_id(name)  # type: ignore[arg-type]
+
+
+def test_what_is_written_ahead_is_told_by_its_name() -> None:
+    """S7: retention knows nothing else of it."""
+    place = WorkerFile(CheckpointId(3), SlotId(1), AttemptId(2), paths.ahead_part(Role.BASE, 4, 17))
+    name = paths.shared_file(place)
+    assert name == "shared/3-1-2-base-4-17"
+    expected = SharedFile(CheckpointId(3), AttemptId(2), name, Role.BASE, "1-4", 17)
+    assert paths.shared_among([name, "shared/3-1-2-log-4"]) == {
+        expected,
+        SharedFile(CheckpointId(3), AttemptId(2), "shared/3-1-2-log-4"),
+    }

@@ -23,7 +23,6 @@ Compression: TypeAlias = Literal["zstd"]
 Backend: TypeAlias = Literal["heap", "rocksdb"]
 STATE_MEMORY_BYTES_MIN = 16 << 20
 Retain: TypeAlias = Literal["retain_on_cancel", "delete_on_cancel", "never_retain"]
-_NOT_YET = ("changelog",)
 _GIVEN = "_given"
 _Config = TypeVar("_Config")
 
@@ -70,6 +69,10 @@ class CheckpointConfig:
     """With RocksDB: so much memory for rows in use, in each worker."""
     incremental: bool = True
     changelog: bool = False
+    """State is written ahead of checkpoints, which only add what changed last: they take as long for much state as for
+    little."""
+    materialize_every: Duration = "10 minutes"
+    """With `changelog`: after so long all rows of a state are written anew, beside the checkpoints."""
     local_recovery: bool = False
     """Workers keep a second copy of their state on their own disks, and read that back first after a failure."""
     inflight_bytes_max: int = 256 << 20
@@ -81,7 +84,6 @@ class CheckpointConfig:
     """Passed to fsspec. May hold secrets: never shown."""
 
     def __post_init__(self) -> None:
-        self._refuse_what_is_not_there()
         object.__setattr__(self, "directory", _directory(self.directory))
         positive_ms(self.every, "CheckpointConfig.every")
         positive_ms(self.timeout, "CheckpointConfig.timeout")
@@ -99,7 +101,10 @@ class CheckpointConfig:
         truth_value(self.unaligned, "CheckpointConfig.unaligned")
         truth_value(self.local_recovery, "CheckpointConfig.local_recovery")
         whole_number(self.inflight_bytes_max, "CheckpointConfig.inflight_bytes_max", 1, 1 << 40)
+        truth_value(self.changelog, "CheckpointConfig.changelog")
+        positive_ms(self.materialize_every, "CheckpointConfig.materialize_every")
         self._check_unaligned()
+        self._check_changelog()
         if self.local_recovery and self.in_memory:
             raise ConfigError(
                 f"CheckpointConfig.local_recovery=True needs a directory: with {MEMORY!r} all state travels with the"
@@ -132,6 +137,10 @@ class CheckpointConfig:
         if self.aligned_timeout is None:
             return None
         return parse_duration_ms(self.aligned_timeout, "CheckpointConfig.aligned_timeout")
+
+    @property
+    def materialize_every_ms(self) -> int:
+        return parse_duration_ms(self.materialize_every)
 
     @property
     def unaligned_at_once(self) -> bool:
@@ -170,14 +179,22 @@ class CheckpointConfig:
                 f"timeout={self.timeout!r}: a checkpoint that long is given up before it could become unaligned."
             )
 
-    def _refuse_what_is_not_there(self) -> None:
-        for spec in fields(self):
-            value = getattr(self, spec.name)
-            if spec.name in _NOT_YET and value != spec.default:
-                raise ConfigError(
-                    f"CheckpointConfig.{spec.name}={value!r} is not supported yet;"
-                    f" leave it at {spec.default!r}"
-                )
+    def _check_changelog(self) -> None:
+        if self.changelog and not self.incremental:
+            raise ConfigError(
+                "CheckpointConfig.changelog=True needs incremental=True: what is written ahead belongs to several"
+                " checkpoints, which build on one another. Leave incremental out."
+            )
+        if self.changelog and self.backend != "heap":
+            raise ConfigError(
+                f"CheckpointConfig.changelog=True is not supported yet with backend={self.backend!r}; leave one of them"
+                " out."
+            )
+        if self.changelog and self.in_memory:
+            raise ConfigError(
+                f"CheckpointConfig.changelog=True needs a directory: with {MEMORY!r} all state travels with the"
+                " driver's messages, and there are no files to write ahead. Leave it out."
+            )
 
 
 def given_in_code(config: CheckpointConfig) -> frozenset[str]:

@@ -11,6 +11,7 @@ BACK_PRESSURE, LAG = "penstock_back_pressure", "penstock_source_lag"
 STATE_ROWS, STATE_BYTES = "penstock_state_rows", "penstock_state_bytes"
 
 RESTORED_BYTES = "penstock_restored_bytes_total"
+CHANGELOG_BYTES = "penstock_changelog_bytes_total"
 COPIES_LOST = "penstock_local_copies_lost_total"
 
 

@@ -29,6 +29,16 @@ class InDriver:
 
 
 @dataclass(frozen=True)
+class Changelogs:
+    """State is written ahead of checkpoints."""
+
+    materialize_every_ms: float
+    """After so long all rows of a state are written anew, if anything has changed."""
+    ahead_bytes: int = 4 << 20
+    """When about so much has changed it is written ahead."""
+
+
+@dataclass(frozen=True)
 class JobSpec:
     """`open_store` opens the job's own directory; None when the job has none, because it takes no checkpoints or
     keeps them `in_driver`. `open_origin` opens another job's directory, to restore from it."""
@@ -48,6 +58,7 @@ class JobSpec:
     """A worker's state that is smaller than this travels in the metadata instead of a file of its own."""
     incremental: bool = False
     """Checkpoints build on earlier ones."""
+    changelog: Changelogs | None = None
     open_floors: Callable[[], Floors] | None = None
     """Opens a place for floors on the host that this is called on: for state that is larger than memory, and to read
     such state."""

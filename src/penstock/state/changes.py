@@ -1,27 +1,27 @@
 """What changed in a table since which checkpoint, and how little of it the next one has to write.
 
 A state in a checkpoint is a chain of segments: all rows once, then what changed since. A checkpoint adds a delta to the
-chain of its base. Because changes are noted per interval between two freezes, a delta can also reach back further than
+chain of its base. Because changes are noted per interval between two marks, a delta can also reach back further than
 its base and take the place of the last few in the chain: so there are never more than a few small ones and a few
 larger ones, and when more than half of the rows have changed, all are written anew (decision 11).
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import chain
+from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.plan.keyhash import I64, Flags
+from penstock.plan.keyhash import I64
 from penstock.protocol.snapshot import Segment
 from penstock.state.cells import Groups
-from penstock.state.flat import FIRST_ROWS, grown, to_arrow
+from penstock.state.flat import to_arrow
 from penstock.state.frozen import Out
+from penstock.state.intervals import Interval, Noted, changed_cells, since
 from penstock.state.segments import BLOCK_ROWS_MAX, GROUP_COLUMN
 from penstock.state.tracking import View
 from penstock.wire import paths
@@ -36,107 +36,93 @@ LARGE_MAX = 7
 """So many of those; the next time all rows are written."""
 
 
-@dataclass
-class Interval:
-    """Between two freezes. `after` is the checkpoint of the first."""
+@dataclass(frozen=True)
+class Link:
+    """A segment in the chain of a checkpoint: the rows at the mark `until`, or those that changed since the mark
+    `since`. It can be applied to the rows of any mark between the two."""
 
-    after: int
-    dirty: Flags
-    removed: list[tuple[list[pa.Array], Groups]] = field(default_factory=list)
-    _bits: npt.NDArray[np.uint8] | None = None
-
-    def pack(self) -> None:
-        """It is over: an eighth of the memory."""
-        if self._bits is None:
-            self._bits = np.packbits(self.dirty)
-            self.dirty = np.empty(0, np.bool_)
-
-    def flags(self, end: int) -> Flags:
-        if self._bits is None:
-            return self.dirty[:end]
-        return np.unpackbits(self._bits, count=min(end, 8 * len(self._bits))).view(np.bool_)
+    segment: Segment
+    since: int
+    until: int
+    small: bool = False
+    """A delta that a later one may take the place of, together with its neighbours."""
 
 
 @dataclass(frozen=True)
-class Link:
-    """A segment in the chain of a checkpoint. `since` is the checkpoint whose rows it is a delta to."""
+class Chain:
+    """What a checkpoint is made of that was frozen at this mark."""
 
-    segment: Segment
-    since: int = 0
-    large: bool = False
+    mark: int
+    links: tuple[Link, ...]
+
+    @property
+    def small(self) -> tuple[Link, ...]:
+        """The last ones, as far as they are."""
+        last = itertools.takewhile(lambda link: link.small, reversed(self.links))
+        return tuple(reversed(tuple(last)))
+
+    @property
+    def reach(self) -> int:
+        """The mark that the next delta reaches back to, at most."""
+        return min((link.since for link in self.small), default=self.mark)
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        return tuple(link.segment for link in self.links)
 
 
-class Changes:
+class Changes(Noted):
     """Meets the contract `Tracker`. Intervals are kept as far back as the next delta may reach."""
 
     def __init__(self) -> None:
-        self.dirty: Flags = np.zeros(FIRST_ROWS, np.bool_)
-        """Cells whose rows changed since the last freeze. Set by the table."""
-        self._removed: list[tuple[list[pa.Array], Groups]] = []
-        self._after = 0
-        self._intervals: list[Interval] = []
-        self._chains: dict[int, tuple[Link, ...]] = {}
-        """What checkpoints of this attempt, and the one that it began with, are made of."""
+        super().__init__()
+        self._chains: dict[int, Chain] = {}
+        """By checkpoint: those of this attempt, and the one that it began with."""
 
     def restored(self, checkpoint: int, segments: Sequence[Segment], groups: range) -> None:
         """The table was filled from the rows of these segments that are in these key groups, and is as that checkpoint
         has it. It can be built on where all of them lie where later checkpoints may refer to them."""
-        self.dirty[:] = False
-        self._removed = []
-        self._after = checkpoint
-        if all(_can_be_shared(segment) for segment in segments):
-            kept = (_narrowed(segment, groups) for segment in segments)
-            links = tuple(Link(each, large=each.delta) for each in kept if each.blocks)
-            if links and all(link.segment.delta for link in links):
-                links = (Link(_emptied(segments)), *links)
-            self._chains[checkpoint] = links
-
-    def removed(self, keys: list[pa.Array], groups: Groups) -> None:
-        """Rows of these keys go."""
-        self._removed.append((keys, groups))
-
-    def grow(self, count: int, capacity: int) -> None:
-        self.dirty = grown(self.dirty, count, capacity)
+        mark = self._begin_anew()
+        links = restored_links(segments, groups, mark)
+        if links is not None:
+            self._chains[checkpoint] = Chain(mark, links)
 
     def plan(self, base: int, checkpoint: int) -> Plan:
-        """Ends the interval: what the snapshot of this checkpoint has to write."""
-        self._intervals.append(Interval(self._after, self.dirty, self._removed))
-        self.dirty, self._removed = np.zeros(len(self.dirty), np.bool_), []
-        self._after = checkpoint
+        """What the snapshot of this checkpoint has to write."""
+        mark = self._end_interval()
         self._forget(base)
-        links = self._chains.get(base, ())
-        small = [link for link in links if link.segment.delta and not link.large]
-        large = [link for link in links if link.large]
-        since = base
-        if len(small) >= SMALL_MAX:
-            since = small[0].since
-        known = bool(links) and any(each.after == since for each in self._intervals)
-        if not known or (len(small) >= SMALL_MAX and len(large) >= LARGE_MAX):
-            return Plan(self, checkpoint, (), (), 0)
-        kept = tuple(link for link in links if not (link in small and since != base))
-        intervals = tuple(each for each in self._intervals if each.after >= since)
-        return Plan(self, checkpoint, kept, intervals, since, large=since != base)
+        chain = self._chains.get(base, Chain(0, ()))
+        small = chain.small
+        reaches_back = len(small) >= SMALL_MAX
+        large = [link for link in chain.links if link.segment.delta and not link.small]
+        from_mark = chain.reach if reaches_back else chain.mark
+        intervals = since(self._intervals, from_mark, mark)
+        if not chain.links or intervals is None or (reaches_back and len(large) >= LARGE_MAX):
+            return Plan(self, checkpoint, mark, (), (), 0)
+        kept = tuple(link for link in chain.links if not (reaches_back and link.small))
+        return Plan(self, checkpoint, mark, kept, intervals, from_mark, large=reaches_back)
 
     def _forget(self, base: int) -> None:
         """No later checkpoint has an older base than this one."""
-        for older in [n for n in self._chains if n < base]:
+        for older in [n for n in list(self._chains) if n < base]:
             del self._chains[older]
-        links = self._chains.get(base, ())
-        first = min((link.since for link in links if link.since), default=base)
-        kept = [each for each in self._intervals if each.after >= min(first, base)]
-        self._intervals = kept[-INTERVALS_MAX:]
+        if base in self._chains:
+            reach = self._chains[base].reach
+            self._intervals = [each for each in self._intervals if each.until > reach]
+        self._intervals = self._intervals[-INTERVALS_MAX:]
 
-    def written(self, checkpoint: int, links: tuple[Link, ...]) -> None:
+    def written(self, checkpoint: int, chain: Chain) -> None:
         """By the writer, on its own thread, before anybody can name this checkpoint as a base."""
-        self._chains[checkpoint] = links
+        self._chains[checkpoint] = chain
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What to write for one checkpoint."""
+    """What to write for one checkpoint, which was frozen at this mark."""
 
     changes: Changes
     checkpoint: int
+    mark: int
     kept: tuple[Link, ...]
     """Segments of earlier checkpoints that count on; none: all rows are written."""
     intervals: tuple[Interval, ...]
@@ -146,46 +132,58 @@ class Plan:
     def write(self, view: View, out: Out) -> tuple[Segment, ...]:
         cells = self.dirty_cells(view.end)
         if cells is None:
-            made = out.put(view.state, view.schema, view.batches(), shared=True)
+            links: tuple[Link, ...] = (Link(put_all(view, out), 0, self.mark),)
         else:
-            schema = delta_schema(view.schema)
-            changed = (as_delta(batch, schema) for batch in view.batches(cells))
-            rows = chain(self.gone(schema), changed)
-            made = out.put(view.state, schema, rows, delta=True, shared=True)
-        return self.written(made, view.rows)
+            made = put_delta(view, out, cells, self.intervals)
+            links = (*self.kept, Link(made, self.since, self.mark, small=not self.large))
+        chain = Chain(self.mark, links)
+        self.changes.written(self.checkpoint, chain)
+        return chain.segments
 
     def dirty_cells(self, end: int) -> I64 | None:
         """The cells with rows that changed; None: so many that all rows are written."""
         if not self.kept:
             return None
-        dirty = np.zeros(end, np.bool_)
-        for interval in self.intervals:
-            flags = interval.flags(end)
-            dirty[: len(flags)] |= flags
-            interval.pack()
-        cells = np.flatnonzero(dirty)
-        return cells if 2 * (len(cells) + self._gone_rows) <= end else None
+        cells = changed_cells(self.intervals, end)
+        gone = sum(each.gone for each in self.intervals)
+        return cells if 2 * (len(cells) + gone) <= end else None
 
-    @property
-    def _gone_rows(self) -> int:
-        return sum(len(groups) for each in self.intervals for _, groups in each.removed)
 
-    def gone(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Of every key that had a row and lost it, a row that says so. It may have got another one since: that comes
-        later in the same delta."""
-        for interval in self.intervals:
-            for keys, groups in interval.removed:
-                order = np.argsort(groups, kind="stable")
-                for start in range(0, len(order), BLOCK_ROWS_MAX):
-                    yield _gone_batch(keys, groups, order[start : start + BLOCK_ROWS_MAX], schema)
+def put_all(view: View, out: Out) -> Segment:
+    """All rows of the view."""
+    return out.put(view.state, view.schema, view.batches(), shared=True)
 
-    def written(self, made: Segment, rows: int) -> tuple[Segment, ...]:
-        """The whole chain, now that this segment is written; the state has so many rows."""
-        made = replace(made, rows_after=rows) if made.delta else made
-        link = Link(made, self.since if made.delta else 0, self.large)
-        links = (*(self.kept if made.delta else ()), link)
-        self.changes.written(self.checkpoint, links)
-        return tuple(each.segment for each in links)
+
+def put_delta(view: View, out: Out, cells: I64, intervals: Sequence[Interval]) -> Segment:
+    """Of the view the rows of these cells, and what went in these intervals."""
+    schema = delta_schema(view.schema)
+    changed = (as_delta(batch, schema) for batch in view.batches(cells))
+    rows = itertools.chain(gone_rows(intervals, schema), changed)
+    made = out.put(view.state, schema, rows, delta=True, shared=True)
+    return replace(made, rows_after=view.rows)
+
+
+def gone_rows(intervals: Sequence[Interval], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Of every key that had a row and lost it, a row that says so. It may have got another one since: that comes later
+    in the same delta."""
+    for interval in intervals:
+        for keys, groups in interval.removed:
+            order = np.argsort(groups, kind="stable")
+            for start in range(0, len(order), BLOCK_ROWS_MAX):
+                yield _gone_batch(keys, groups, order[start : start + BLOCK_ROWS_MAX], schema)
+
+
+def restored_links(
+    segments: Sequence[Segment], groups: range, mark: int
+) -> tuple[Link, ...] | None:
+    """The chain of a table that was filled from these at this mark; None: others may not refer to all of them."""
+    if not all(_can_be_shared(segment) for segment in segments):
+        return None
+    kept = (_narrowed(segment, groups) for segment in segments)
+    links = tuple(Link(each, 0, mark) for each in kept if each.blocks)
+    if links and all(link.segment.delta for link in links):
+        links = (Link(_emptied(segments), 0, mark), *links)
+    return links
 
 
 def delta_schema(schema: pa.Schema) -> pa.Schema:

@@ -11,6 +11,7 @@ import pyarrow as pa
 from penstock.errors import CheckpointCorrupt
 from penstock.plan.keyhash import I64, Flags
 from penstock.state.cells import Cells
+from penstock.state.changelog import Changelog
 from penstock.state.changes import Changes, split_gone
 from penstock.state.child import Child
 from penstock.state.flat import values_of
@@ -28,11 +29,26 @@ class Holder(Protocol):
     def holds(self, cells: I64) -> Flags: ...
 
 
+class Log(Protocol):
+    def admit(self, table: Table, changes: Changelog) -> None:
+        """What it notes of this table is written from time to time."""
+        ...
+
+
 class Keyed:
-    def __init__(self, keys: pa.Schema, max_parallelism: int, *, incremental: bool = False) -> None:
+    def __init__(
+        self,
+        keys: pa.Schema,
+        max_parallelism: int,
+        *,
+        incremental: bool = False,
+        log: Log | None = None,
+    ) -> None:
+        """`log`: whoever has changes written ahead of checkpoints hears of every table."""
         self.space = self._make_space(keys, max_parallelism)
         self._max_parallelism = max_parallelism
         self._incremental = incremental
+        self._log = log
         self._holders: list[Holder] = []
         self._left: list[I64] = []
         """Cells that a state has lost its rows of."""
@@ -46,6 +62,7 @@ class Keyed:
         rows = row_schema(kind, space.schema, pa.schema([]), values)
         table = Table(state, space.cells, space.keys, rows, values, changes, lifetimes)
         self._holders.append(table)
+        self._admit(table)
         return table
 
     def child(
@@ -62,6 +79,7 @@ class Keyed:
             kind, state, self.space, keys, values, self._max_parallelism, changes, lifetimes
         )
         self._holders.append(child)
+        self._admit(child.table)
         return child
 
     def _make_space(self, keys: pa.Schema, max_parallelism: int) -> KeySpace:
@@ -71,7 +89,13 @@ class Keyed:
         """A batch is done: rows that are not needed now may leave memory."""
 
     def _tracker(self) -> Tracker | None:
+        if self._log is not None:
+            return Changelog()
         return Changes() if self._incremental else None
+
+    def _admit(self, table: Table) -> None:
+        if self._log is not None and isinstance(table.changes, Changelog):
+            self._log.admit(table, table.changes)
 
     def vacate(self, cells: I64) -> None:
         """Of these distinct cells, the keys go that no state has anything for."""

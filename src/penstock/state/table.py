@@ -20,7 +20,7 @@ from penstock.state.keyspace import KeysOf
 from penstock.state.lifetime import TOUCHED, Lifetimes
 from penstock.state.segments import GROUP_FIELD
 from penstock.state.stretch import Stretch
-from penstock.state.tracking import Tracker
+from penstock.state.tracking import Plan, Tracker
 
 KEY_PREFIX = "key."
 BELOW_PREFIX = "below."
@@ -228,8 +228,11 @@ class Table:
         return any(view.copying for view in self._frozen)
 
     def freeze(self, base: int = 0, checkpoint: int = 0) -> FrozenTable:
-        """The table as it is now, in constant time. Several may be under way. `base` is a checkpoint that the new one
-        may build on; 0: none."""
+        """The table as it is now, in constant time, for a checkpoint. `base` is one that it may build on; 0: none."""
+        return self.view(self.changes.plan(base, checkpoint) if self.changes is not None else None)
+
+    def view(self, plan: Plan | None) -> FrozenTable:
+        """The table as it is now, for whatever is written of it. Several may be under way."""
         self._freezes += 1
         view = FrozenTable(
             self.state,
@@ -241,7 +244,7 @@ class Table:
             raw=self._raw(),
             readers=tuple((each.reader(), len(each.raw)) for each in self._kept),
             over_ms=self.lifetimes.over_ms if self.lifetimes is not None else None,
-            plan=self.changes.plan(base, checkpoint) if self.changes is not None else None,
+            plan=plan,
         )
         self._frozen = (*(v for v in self._frozen if v.copying), view)
         return view

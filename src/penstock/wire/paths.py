@@ -8,6 +8,8 @@
         chk-<n>/_metadata              written last: checkpoint n exists if and only if this does
         chk-<n>/lease-<id>             somebody reads checkpoint n: its files stay until this expires
         shared/<n>-<slot>-<attempt>-<part>  state that later checkpoints than n may refer to, too
+          part: log-<table>-<mark>       changes that were written ahead, when n was the newest
+          part: base-<table>-<mark>      all rows, written in the background since n was the newest
         taskowned/...                  files that the coordinator never deletes:
           <operator>/<set>/set.json      rows of a DataFrame, staged for this source
           <operator>/<set>/batch-<n>     the files of batch n: it is staged if and only if this exists
@@ -28,7 +30,7 @@ from dataclasses import dataclass
 
 from penstock.errors import CheckpointCorrupt, ConfigError, InvariantBroken
 from penstock.protocol.ids import AttemptId, CheckpointId, SlotId
-from penstock.protocol.retention import SharedFile
+from penstock.protocol.retention import Role, SharedFile
 
 JOB = "job.json"
 OWNER_FOLDER = "owner"
@@ -52,6 +54,7 @@ _LEASE = re.compile(rf"chk-({_POSITIVE})/lease-([0-9a-f]{{32}})")
 _OWNER = re.compile(rf"{OWNER_FOLDER}/([0-9]{{{_ATTEMPT_DIGITS}}})")
 _RESTORED = re.compile(rf"{OWNER_FOLDER}/([0-9]{{{_ATTEMPT_DIGITS}}})-restored")
 _SHARED = re.compile(rf"{SHARED_FOLDER}/({_POSITIVE})-({_NUMBER})-({_NUMBER})-({_PART})")
+_AHEAD = re.compile(rf"(log|base)-({_NUMBER})-({_NUMBER})")
 _HISTORY = re.compile(rf"{HISTORY_FOLDER}/([0-9]{{{_ATTEMPT_DIGITS}}})-([0-9]{{{_PAGE_DIGITS}}})")
 _STAGED_SET = re.compile(r"[0-9]{6}-[0-9a-f]{8}")
 _STAGED_BATCH = re.compile(rf"({_STAGED_SET.pattern})/batch-({_NUMBER})")
@@ -143,6 +146,11 @@ def shared_file(file: WorkerFile) -> str:
     """The name of a file that later checkpoints may refer to, too. Unique for ever, as `worker_file` is."""
     numbers = f"{file.checkpoint}-{file.slot}-{file.attempt}"
     return _checked(_SHARED, f"{SHARED_FOLDER}/{numbers}-{file.part}")
+
+
+def ahead_part(role: Role, table: int, mark: int) -> str:
+    """The part of a file that is written ahead of the snapshots that may need it, or over several of them."""
+    return f"{role}-{_not_negative(table, 'a table')}-{_not_negative(mark, 'a mark')}"
 
 
 def taskowned(file: str) -> str:
@@ -253,9 +261,15 @@ def shared_of(name: str) -> WorkerFile | None:
 def shared_among(names: Iterable[str]) -> frozenset[SharedFile]:
     """Those of these files that several checkpoints may refer to."""
     found = ((name, shared_of(name)) for name in names)
-    return frozenset(
-        SharedFile(file.checkpoint, file.attempt, name) for name, file in found if file is not None
-    )
+    return frozenset(_shared(name, file) for name, file in found if file is not None)
+
+
+def _shared(name: str, file: WorkerFile) -> SharedFile:
+    ahead = _AHEAD.fullmatch(file.part)
+    if ahead is None:
+        return SharedFile(file.checkpoint, file.attempt, name)
+    role, table = Role(ahead[1]), f"{file.slot}-{ahead[2]}"
+    return SharedFile(file.checkpoint, file.attempt, name, role, table, int(ahead[3]))
 
 
 def is_known(name: str) -> bool:

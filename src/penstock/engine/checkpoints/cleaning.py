@@ -75,7 +75,10 @@ class CleanUp:
 
     def triggered(self, checkpoint: CheckpointId, base: CheckpointId) -> None:
         """`base`: the completed checkpoint whose files it may refer to; 0: none."""
+        is_rebased = self._shared.retention.is_rebased(base)
         self._shared.retention = self._shared.retention.triggered(checkpoint, base)
+        if is_rebased:
+            self._clean(self._shared.sweep)
 
     def acknowledged(self, checkpoint: CheckpointId, parts: Iterable[SubtaskSnapshot]) -> None:
         """Perhaps too late."""

@@ -77,7 +77,13 @@ def _unshared(
 ) -> Iterator[Garbage]:
     """Shared files that nothing refers to."""
     existing, unreadable = read_references(store, names, now_ms)
-    retention = Retention(over.attempt, existing, newest=over.checkpoint, unreadable=unreadable)
+    retention = Retention(
+        over.attempt,
+        existing,
+        newest=over.checkpoint,
+        unreadable=unreadable,
+        base=min(existing, default=NO_CHECKPOINT),
+    )
     for file in retention.strays(paths.shared_among(names)):
         why = over.why(file.checkpoint, file.attempt)
         yield Garbage(file.name, f"no checkpoint refers to it, and {why}")

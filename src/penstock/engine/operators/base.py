@@ -15,6 +15,7 @@ from penstock.engine.operators.floors import StateFloors
 from penstock.protocol.messages import SnapshotOrder
 from penstock.protocol.snapshot import OperatorSnapshot, Plain, Segment
 from penstock.state.frozen import Frozen
+from penstock.state.keyed import Log
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,8 @@ class OperatorContext:
     """The checkpoint of this job that it goes on from; 0: none, or another job's."""
     incremental: bool = False
     """Checkpoints may build on earlier ones."""
+    log: Log | None = None
+    """Writes state ahead of checkpoints."""
     allow_non_restored_state: bool = False
     """State that nobody declares any more may go."""
     floors: StateFloors | None = None

@@ -17,7 +17,8 @@ from penstock.state.table import Table
 
 def make_keyed(keys: pa.Schema, context: OperatorContext) -> Keyed:
     if context.floors is None:
-        return Keyed(keys, context.max_parallelism, incremental=context.incremental)
+        log = context.log
+        return Keyed(keys, context.max_parallelism, incremental=context.incremental, log=log)
     return FlooredKeyed(
         keys,
         context.max_parallelism,

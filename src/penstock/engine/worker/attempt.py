@@ -27,6 +27,7 @@ from penstock.engine.worker.restoring import restore_inflight
 from penstock.engine.worker.snapshots import Assembler, WriteWork, release_all
 from penstock.engine.worker.state_files import StateFiles
 from penstock.engine.worker.subtask import GivenUp, Subtask, Taken
+from penstock.engine.worker.writing_ahead import WritingAhead
 from penstock.errors import CommitError, ConfigError
 from penstock.plan.graph import Broadcast, Forward, carried
 from penstock.plan.physical import Task
@@ -89,6 +90,7 @@ class Attempt:
         self._files = StateFiles(deploy, *stores, copies, background)
         self._clock = clock
         self._background = background
+        self._ahead = self._writing_ahead()
         self._send = send
         self._outbox: deque[Collected] = deque()
         """What committers have for the driver, from their own threads; goes out before anything newer."""
@@ -190,10 +192,18 @@ class Attempt:
             to_driver=partial(self._collect, operator),
             restored_id=0 if self._deploy.origin else self._deploy.restored,
             incremental=self._spec.incremental,
+            log=self._ahead,
             allow_non_restored_state=self._spec.allow_non_restored_state,
             ask=self._ask,
             floors=self._state_floors,
         )
+
+    def _writing_ahead(self) -> WritingAhead | None:
+        spec, store = self._spec, self._files.store
+        if spec.changelog is None or store is None:
+            return None
+        around = (self._clock, self._background, spec.inline_bytes_max, spec.compression)
+        return WritingAhead(spec.changelog, self._deploy, store, *around)
 
     def _make_state_floors(self) -> StateFloors | None:
         memory_bytes = self._spec.floor_memory_bytes
@@ -280,6 +290,8 @@ class Attempt:
             progressed |= subtask.step()
             if subtask.news:
                 self._carry_on(subtask)
+        if self._ahead is not None:
+            self._ahead.step()
         self._report_finished()
         if self._commits is not None:
             self._commits.step()
@@ -347,7 +359,7 @@ class Attempt:
     def completed(self, checkpoint: CheckpointId) -> None:
         """A checkpoint is complete: older ones that are still being collected never will be."""
         self._assembler.forget(upto=checkpoint)
-        self._files.completed(checkpoint)
+        self._files.completed(checkpoint, self._ahead.held if self._ahead is not None else ())
         if self._commits is not None:
             self._commits.wanted(checkpoint)
 
@@ -386,6 +398,7 @@ class Attempt:
         self._say(None)
         committed = self._commits.committed if self._commits is not None else CheckpointId(0)
         metrics = attempt_metrics(self.subtasks) | self._files.metrics()
+        metrics |= self._ahead.metrics() if self._ahead is not None else {}
         return Status(self.id, self.slot, self._finished, committed, metrics)
 
     def _on_taken(self, taken: Taken) -> None:
@@ -418,7 +431,11 @@ class Attempt:
             where = redacted("".join(traceback.format_exception(error)))
             self._answer(Decline(self.id, taken.checkpoint, reason, where))
 
-        self._background.submit(work, written, failed)
+        submit = partial(self._background.submit, work, written, failed)
+        if self._ahead is None:
+            submit()
+        else:
+            self._ahead.when_cut(submit)
 
     def _on_committed(self, checkpoint: CheckpointId) -> None:
         if all(subtask.finished for subtask in self.subtasks):
@@ -443,6 +460,8 @@ class Attempt:
         self.running = self.connecting = False
         self._assembler.close()
         self._loading.close()
+        if self._ahead is not None:
+            self._ahead.close()
         for subtask in self.subtasks:
             subtask.close()
         for chain in self._chains.values():

@@ -7,7 +7,7 @@ deployment, which says all that the whole job refers to.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from penstock.ports.background import Background
 from penstock.protocol.ids import NO_CHECKPOINT, AttemptId, CheckpointId, SlotId
@@ -38,13 +38,13 @@ class KeptCopies:
     def acked(self, checkpoint: CheckpointId, snapshots: Sequence[SubtaskSnapshot]) -> None:
         self._acked[checkpoint] = files_of(snapshots)
 
-    def completed(self, checkpoint: CheckpointId) -> None:
-        """Said again and again."""
+    def completed(self, checkpoint: CheckpointId, held: Collection[str] = ()) -> None:
+        """Said again and again. `held`: what later checkpoints may refer to, although none does yet."""
         if checkpoint <= self._completed or checkpoint not in self._acked:
             return
         self._completed = checkpoint
         self._acked = {n: files for n, files in self._acked.items() if n >= checkpoint}
-        wanted = frozenset().union(*self._acked.values())
+        wanted = frozenset(held).union(*self._acked.values())
         self._clean(wanted, lambda file: file.slot == self._slot and file.checkpoint <= checkpoint)
 
     def _clean(self, wanted: frozenset[str], is_ours: Callable[[WorkerFile], bool]) -> None:

@@ -44,10 +44,12 @@ class SegmentFiles:
         inline_bytes_max: int,
         compression: str | None = None,
     ) -> None:
-        """`inline_bytes_max`: so much, of all segments together, may travel in the metadata."""
+        """`place` may say what part this is of all that the worker shares. `inline_bytes_max`: so much, of all segments
+        together, may travel in the metadata."""
         own = paths.worker_file(place.checkpoint, place.slot, place.attempt)
         self._own = _File(store, own)
-        self._shared = _File(store, paths.shared_file(replace(place, part=SHARED_PART)))
+        shared = replace(place, part=place.part or SHARED_PART)
+        self._shared = _File(store, paths.shared_file(shared))
         self._inline_left = inline_bytes_max
         self._compression = compression
         self.bytes_put = 0

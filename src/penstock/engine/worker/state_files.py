@@ -3,7 +3,7 @@ has a copy on the worker's own disk."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 
 from penstock.engine.metrics import COPIES_LOST, RESTORED_BYTES, series
@@ -46,9 +46,10 @@ class StateFiles:
         if self._kept is not None:
             self._kept.acked(checkpoint, snapshots)
 
-    def completed(self, checkpoint: CheckpointId) -> None:
+    def completed(self, checkpoint: CheckpointId, held: Collection[str] = ()) -> None:
+        """`held`: files that later checkpoints may refer to, although none does yet."""
         if self._kept is not None:
-            self._kept.completed(checkpoint)
+            self._kept.completed(checkpoint, held)
 
     @property
     def restored_bytes(self) -> tuple[int, int]:

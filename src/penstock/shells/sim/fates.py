@@ -26,6 +26,7 @@ from penstock.protocol.messages import (
     Trigger,
 )
 from penstock.protocol.phases import Outcome
+from penstock.protocol.retention import Role
 from penstock.wire import paths
 
 if TYPE_CHECKING:
@@ -302,6 +303,8 @@ def shared_among(files: Iterable[str]) -> set[str]:
 
 
 def written_for(name: str) -> CheckpointId | None:
-    """The snapshot that a state file was written for."""
+    """The snapshot that a state file was written for. Some are written for none."""
+    if any(file.role is not Role.OWN for file in paths.shared_among([name])):
+        return None
     file = paths.worker_file_of(name) or paths.shared_of(name)
     return None if file is None else file.checkpoint

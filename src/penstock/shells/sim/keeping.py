@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import Random
 
-from penstock.engine.spec import InDriver, JobSpec
+from penstock.engine.spec import Changelogs, InDriver, JobSpec
 from penstock.ports.store import CheckpointStore
 from penstock.shells.sim.settings import Settings
 from penstock.storage.local_copies import LocalCopies
@@ -28,6 +28,8 @@ class Keeping:
     the same program, and fails as a disk does: the engine cannot tell."""
     floors: bool = False
     """Rows that the last batch did not have leave memory: the backend for state that is larger than that."""
+    changelog: Changelogs | None = None
+    """Where checkpoints build on earlier ones, state is written ahead of them."""
 
     def tuned(self, settings: Settings) -> Settings:
         """The limits of a job that keeps its state like this."""
@@ -49,7 +51,11 @@ class Keeping:
             return replace(spec, in_driver=IN_DRIVER)
         copies = (lambda: LocalCopies(disk)) if self.copies and disk is not None else None
         return replace(
-            spec, open_store=open_store, open_copies=copies, incremental=self.incremental
+            spec,
+            open_store=open_store,
+            open_copies=copies,
+            incremental=self.incremental,
+            changelog=self.changelog if self.incremental else None,
         )
 
     def describe(self) -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from penstock.api.config import CheckpointConfig, JobSettings
-from penstock.engine.spec import InDriver, JobSpec
+from penstock.engine.spec import Changelogs, InDriver, JobSpec
 from penstock.shells.spark.copies_dir import copies_name, open_copies
 from penstock.storage.filesystem import FilesystemStore, open_job, read_job
 from penstock.storage.memory import MemoryStore
@@ -67,6 +67,7 @@ def stored_in(spec: JobSpec, config: CheckpointConfig, name: str, store: Store) 
         open_store=partial(FilesystemStore, root, options),
         location=store.root,
         incremental=config.incremental,
+        changelog=Changelogs(config.materialize_every_ms) if config.changelog else None,
     )
 
 
