@@ -36,6 +36,12 @@ class Kept(Protocol):
     def release(self) -> None: ...
 
 
+class Moment(Protocol):
+    """A floor as it was, for whoever reads a few rows of it later, on any thread."""
+
+    def get(self, keys: Sequence[bytes]) -> Sequence[bytes | None]: ...
+
+
 class Floor(Protocol):
     alone: AbstractContextManager[object]
     """Held by a thread that writes down what others must not write meanwhile. The same thread may hold it twice."""
@@ -56,6 +62,10 @@ class Floor(Protocol):
 
     def below(self, prefixes: Sequence[bytes]) -> Sequence[Sequence[tuple[bytes, bytes]]]:
         """For each, the rows whose keys begin with it, in order."""
+        ...
+
+    def moment(self) -> Moment:
+        """What it has now, noted in constant time."""
         ...
 
     def keep(self) -> Kept:

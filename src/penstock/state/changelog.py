@@ -205,11 +205,11 @@ class Tail:
             return self._whole(view, out)
         cells, gone = changed_cells(intervals, view.end), sum(each.gone for each in intervals)
         if chain.links and not len(cells) and not gone:
-            return Chain(self.mark, _begun(chain.links, view))
+            return Chain(self.mark, begun(chain.links, view))
         if len(cells) + gone >= view.rows:
             return self._whole(view, out)
         made = Link(put_delta(view, out, cells, intervals), chain.mark, self.mark, small)
-        return Chain(self.mark, (*_begun(chain.links, view), made))
+        return Chain(self.mark, (*begun(chain.links, view), made))
 
     def _whole(self, view: View, out: Out) -> Chain:
         return Chain(self.mark, (Link(put_all(view, out), 0, self.mark),))
@@ -244,7 +244,7 @@ class Whole:
         return tuple(Link(segment, 0, self.mark) for segment in segments)
 
 
-def _begun(links: tuple[Link, ...], view: View) -> tuple[Link, ...]:
+def begun(links: tuple[Link, ...], view: View) -> tuple[Link, ...]:
     """Deltas of a table that no base was written of begin with no rows."""
     if links and not links[0].segment.delta:
         return links

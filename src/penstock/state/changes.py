@@ -158,7 +158,9 @@ def put_delta(view: View, out: Out, cells: I64, intervals: Sequence[Interval]) -
     """Of the view the rows of these cells, and what went in these intervals."""
     schema = delta_schema(view.schema)
     changed = (as_delta(batch, schema) for batch in view.batches(cells))
-    rows = itertools.chain(gone_rows(intervals, schema), changed)
+    down = view.below([key for each in intervals for key in each.below])
+    left = (as_delta(batch, schema) for batch in down)
+    rows = itertools.chain(gone_rows(intervals, schema), left, changed)
     made = out.put(view.state, schema, rows, delta=True, shared=True)
     return replace(made, rows_after=view.rows)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -22,9 +22,10 @@ from penstock.protocol.snapshot import Segment
 from penstock.state.cached_space import CachedSpace
 from penstock.state.cells import Groups
 from penstock.state.child import Child
-from penstock.state.keyed import Keyed
+from penstock.state.keyed import Keyed, Log
 from penstock.state.keyspace import KeySpace
 from penstock.state.lifetime import Lifetimes
+from penstock.state.logged_floor import LoggedFloor
 from penstock.state.row_bytes import RowBytes
 from penstock.state.table import Table
 from penstock.state.tracking import Tracker
@@ -90,8 +91,9 @@ class FlooredKeyed(Keyed):
         open_floor: OpenFloor,
         budget: Budget,
         label: str,
+        log: Log | None = None,
     ) -> None:
-        super().__init__(keys, max_parallelism)
+        super().__init__(keys, max_parallelism, log=log)
         self._groups = groups
         self._open_floor = open_floor
         self._budget = budget
@@ -126,17 +128,24 @@ class FlooredKeyed(Keyed):
         """Made when the table is there: see `_begin`."""
         return None
 
-    def _begin(self, table: Table) -> WriteBack:
+    def _begin(self, table: Table) -> Down:
         rows = RowBytes(table.schema)
         opened = self._open_floor(table.state, rows)
         if opened.rows:
             self._leave(self.space.everybody())
-        changes = WriteBack(opened.floor, rows, self._groups)
+        changes = self._down(opened, rows)
         changes.table = table
-        if opened.checkpoint:
-            changes.bases[opened.checkpoint] = opened.members
         table.track(changes)
         table.begin_with(opened.rows)
+        self._admit(table)
+        return changes
+
+    def _down(self, opened: Opened, rows: RowBytes) -> Down:
+        if self._log is not None:
+            return LoggedFloor(opened.floor, rows, self._groups, begun=opened.rows > 0)
+        changes = WriteBack(opened.floor, rows, self._groups)
+        if opened.checkpoint:
+            changes.bases[opened.checkpoint] = opened.members
         return changes
 
     # ---- what is not in memory
@@ -210,7 +219,7 @@ class Asked:
 class Sweeper:
     """Goes round the rows of a floor, a few at a time."""
 
-    def __init__(self, changes: WriteBack, table: Table) -> None:
+    def __init__(self, changes: Down, table: Table) -> None:
         self._changes = changes
         self._table = table
         self._at = b""
@@ -228,10 +237,14 @@ class Sweeper:
             space.find(codec.key_columns(over)[: codec.owner_width])
 
 
+Down: TypeAlias = WriteBack | LoggedFloor
+"""What is known of a table's changes that has a floor below."""
+
+
 class Lower(Protocol):
     """A state, and the floor below it."""
 
-    changes: WriteBack
+    changes: Down
     table: Table
 
     def ask(self, keys: Sequence[bytes]) -> Asked: ...
@@ -256,7 +269,7 @@ class Lower(Protocol):
 
 
 class LowerTable:
-    def __init__(self, changes: WriteBack, table: Table) -> None:
+    def __init__(self, changes: Down, table: Table) -> None:
         self.changes = changes
         self.table = table
         self.sweeper = Sweeper(changes, table)
@@ -297,7 +310,7 @@ class LowerTable:
 
 
 class LowerChild:
-    def __init__(self, changes: WriteBack, child: Child) -> None:
+    def __init__(self, changes: Down, child: Child) -> None:
         self.changes = changes
         self.child = child
         self.table = child.table
@@ -319,7 +332,7 @@ class LowerChild:
         return Asked(sizes > 0, bring)
 
     def _living(self, rows: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-        gone = self.changes.is_gone(key for key, _ in rows)
+        gone = self.changes.is_gone([key for key, _ in rows])
         return [row for row, over in zip(rows, gone, strict=True) if not over]
 
     def leave(self, cells: I64) -> None:

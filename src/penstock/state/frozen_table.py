@@ -32,7 +32,7 @@ from penstock.state.flat import Values, to_arrow
 from penstock.state.frozen import Out
 from penstock.state.keyspace import KeysOf
 from penstock.state.segments import block_bounds
-from penstock.state.tracking import Plan
+from penstock.state.tracking import Lookup, Plan
 
 RANGE_BYTES = 8 << 20
 """So much is copied at a time."""
@@ -63,6 +63,7 @@ class FrozenTable:
         readers: tuple[tuple[Reader, int], ...],
         plan: Plan | None = None,
         over_ms: int | None = None,
+        below: Lookup = lambda _: iter(()),
     ) -> None:
         """`over_ms`: rows whose last value is a moment up to this one are over."""
         self.copying = True
@@ -77,6 +78,7 @@ class FrozenTable:
         """Of each column, and how many raw arrays it has."""
         self.plan = plan
         self._over_ms = over_ms
+        self.below = below
         self._undo: list[Saved] = []
         self._done = 0
         """The first key group that is still to be copied."""
@@ -99,6 +101,7 @@ class FrozenTable:
         self._undo = []
         self._raw, self._readers = (), ()
         self._keys = lambda _: []
+        self.below = lambda _: iter(())
 
     def write(self, out: Out) -> tuple[Segment, ...]:
         try:

@@ -28,6 +28,8 @@ class Interval:
     dirty: Flags
     removed: list[tuple[list[pa.Array], Groups]] = field(default_factory=list)
     _packed: _Packed | None = None
+    below: list[bytes] = field(default_factory=list)
+    """Keys, as a floor knows them, of rows that changed and left memory."""
 
     def pack(self) -> _Packed:
         """It is over, and needs a fraction of the memory. Whoever reads looks at `dirty` before he looks whether it is
@@ -46,7 +48,7 @@ class Interval:
     @property
     def rows(self) -> int:
         """How many a delta has of it, at most."""
-        return self.pack().count + self.gone
+        return self.pack().count + self.gone + len(self.below)
 
     def joined(self, other: Interval) -> Interval:
         """One of both; `other` follows this one."""
@@ -55,8 +57,9 @@ class Interval:
         dirty = np.zeros(end, np.bool_)
         for each in (mine, theirs):
             each.mark(dirty)
-        removed = [*self.removed, *other.removed]
-        return Interval(self.since, other.until, np.empty(0, np.bool_), removed, _Packed.of(dirty))
+        removed, below = [*self.removed, *other.removed], [*self.below, *other.below]
+        packed = _Packed.of(dirty)
+        return Interval(self.since, other.until, np.empty(0, np.bool_), removed, packed, below)
 
 
 @dataclass(frozen=True)
@@ -120,6 +123,7 @@ class Noted:
         self.dirty: Flags = np.zeros(FIRST_ROWS, np.bool_)
         """Cells whose rows changed since the last mark. Set by the table."""
         self._removed: list[tuple[list[pa.Array], Groups]] = []
+        self._below: list[bytes] = []
         self._mark = 0
         self._intervals: list[Interval] = []
 
@@ -133,14 +137,16 @@ class Noted:
     def _end_interval(self) -> int:
         """The new mark."""
         since, self._mark = self._mark, self._mark + 1
-        self._intervals.append(Interval(since, self._mark, self.dirty, self._removed))
+        noted = Interval(since, self._mark, self.dirty, self._removed, below=self._below)
+        self._intervals.append(noted)
         self.dirty, self._removed = np.zeros(len(self.dirty), np.bool_), []
+        self._below = []
         return self._mark
 
     def _begin_anew(self) -> int:
         """The table is as something stored has it: nothing that was noted so far counts. The mark."""
         self.dirty[:] = False
-        self._removed = []
+        self._removed, self._below = [], []
         self._intervals = []
         self._mark += 1
         return self._mark

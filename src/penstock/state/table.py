@@ -20,7 +20,7 @@ from penstock.state.keyspace import KeysOf
 from penstock.state.lifetime import TOUCHED, Lifetimes
 from penstock.state.segments import GROUP_FIELD
 from penstock.state.stretch import Stretch
-from penstock.state.tracking import Plan, Tracker
+from penstock.state.tracking import Lookup, Plan, Tracker
 
 KEY_PREFIX = "key."
 BELOW_PREFIX = "below."
@@ -62,6 +62,8 @@ class Table:
         self.lifetimes = lifetimes
         self._kept = [*self.columns, *([lifetimes.touched] if lifetimes is not None else [])]
         """All that a row has."""
+        self.lookup: Callable[[], Lookup] = lambda: lambda _: iter(())
+        """What lies in a floor below, noted for a view."""
         self.brought: Callable[[I64], None] = lambda _: None
         """Hears of rows that came back from a floor below."""
         self._count = 0
@@ -172,7 +174,9 @@ class Table:
             self.lifetimes.brought(cells)
 
     def forget(self, cells: I64) -> None:
-        """The rows of distinct cells that have one lie elsewhere from now on. No view is being copied."""
+        """The rows of distinct cells that have one lie elsewhere from now on."""
+        if self._frozen:
+            self._save(cells)
         self.present[cells] = False
         for column in self._kept:
             column.reset(cells)
@@ -245,6 +249,7 @@ class Table:
             readers=tuple((each.reader(), len(each.raw)) for each in self._kept),
             over_ms=self.lifetimes.over_ms if self.lifetimes is not None else None,
             plan=plan,
+            below=self.lookup(),
         )
         self._frozen = (*(v for v in self._frozen if v.copying), view)
         return view

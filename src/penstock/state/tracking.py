@@ -7,8 +7,8 @@ needs. A table without one writes all its rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol, TypeAlias
 
 import pyarrow as pa
 
@@ -32,9 +32,17 @@ class View(Protocol):
         """All rows, or those of these cells, which ascend: one batch per block, in order of the key groups."""
         ...
 
+    def below(self, keys: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
+        """Of rows that left memory, those with these keys that were there: as in `batches`."""
+        ...
+
     def release(self) -> None:
         """The table may forget how it was."""
         ...
+
+
+Lookup: TypeAlias = Callable[[Sequence[bytes]], Iterator[pa.RecordBatch]]
+"""Rows that lie in a floor, as they were at a freeze: see `View.below`."""
 
 
 class Plan(Protocol):

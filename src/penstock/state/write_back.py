@@ -10,7 +10,7 @@ done does that, too. One that was given up is written down with the next.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -30,6 +30,8 @@ from penstock.wire import paths
 if TYPE_CHECKING:
     from penstock.state.table import Table
 
+GONE_MAX = 10_000
+"""With more keys noted that the floor has and should not, they are removed there when rows are written down."""
 BASES_MAX = 32
 """So many checkpoints are known whose files a later one may refer to."""
 
@@ -81,7 +83,7 @@ class WriteBack:
 
     # ---- between snapshots
 
-    def is_gone(self, keys: Iterable[bytes]) -> list[bool]:
+    def is_gone(self, keys: Sequence[bytes]) -> list[bool]:
         """Whether what the floor has of these keys does not count any more."""
         sets = [self._gone, *(each.gone for each in self._frozen if not each.written)]
         sets = [each for each in sets if each]
@@ -89,10 +91,15 @@ class WriteBack:
             return [False for _ in keys]
         return [any(key in each for each in sets) for key in keys]
 
+    def all_gone(self) -> frozenset[bytes]:
+        """Keys of which what the floor has does not count any more."""
+        due = (each.gone for each in self._frozen if not each.written)
+        return frozenset(self._gone).union(*due)
+
     @property
     def busy(self) -> bool:
         """A snapshot is still to be written down: nothing else may be."""
-        return bool(self.table.views())
+        return any(isinstance(view.plan, WriteDown) for view in self.table.views())
 
     def settle(self) -> None:
         """Writes down what snapshots there are, now."""
@@ -103,6 +110,9 @@ class WriteBack:
     def write_down(self, cells: I64) -> None:
         """The rows of those of these cells that have changed. Not while it is busy."""
         self._take_back()
+        if len(self._gone) > GONE_MAX:
+            self.floor.remove(sorted(self._gone))
+            self._gone = set()
         changed = cells[self.dirty.take(cells)]
         if len(changed):
             keys, values = self.rows.of(self.table.stored(changed))
@@ -173,7 +183,11 @@ class WriteDown:
         if lasting and member in self.known:
             return self.known[member]
         pieces, groups = kept.read(member), self.changes.groups
-        return out.put_file(view.state, view.schema, member, pieces, groups=groups, shared=lasting)
+        shared = self._is_shared(member, kept)
+        return out.put_file(view.state, view.schema, member, pieces, groups=groups, shared=shared)
+
+    def _is_shared(self, member: str, kept: Kept) -> bool:
+        return kept.is_lasting(member)
 
 
 def lasts(segment: Segment) -> bool:

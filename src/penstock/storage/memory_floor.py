@@ -77,6 +77,9 @@ class MemoryFloor:
             for prefix in prefixes
         ]
 
+    def moment(self) -> MemoryFloor:
+        return MemoryFloor(dict(self.rows))
+
     def keep(self) -> KeptRuns:
         if len(self._runs) >= RUNS_MAX:
             self._runs, self._changed = {}, dict(self.rows)

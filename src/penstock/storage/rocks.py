@@ -100,6 +100,9 @@ class RocksFloor:
             rows: Any = self._db.iter()
             return [list(_beginning_with(prefix, rows)) for prefix in prefixes]
 
+    def moment(self) -> RocksMoment:
+        return RocksMoment(self._db.snapshot(), self._path)
+
     def keep(self) -> KeptFiles:
         from rocksdict import Checkpoint
 
@@ -123,6 +126,17 @@ class RocksFloor:
                 deque(map(getattr(batch, call), *rows), maxlen=0)
                 self._db.write(batch)
                 sleep(0)
+
+
+class RocksMoment:
+    def __init__(self, snapshot: Any, path: Path) -> None:
+        self._snapshot = snapshot
+        self._path = path
+
+    def get(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
+        with told(self._path, "read"):
+            rows = self._snapshot.iter()
+            return [_found(key, rows) for key in keys]
 
 
 class KeptFiles:
@@ -183,6 +197,12 @@ def told(path: Path, what: str) -> Iterator[None]:
             f"RocksDB could not {what} state in {path}: {error}. It lies on the worker's own disk, in Spark's local"
             " directories: see that there is room (spark.local.dir, SPARK_LOCAL_DIRS)"
         ) from error
+
+
+def _found(key: bytes, rows: Any) -> bytes | None:
+    rows.seek(key)
+    value: bytes | None = rows.value() if rows.valid() and rows.key() == key else None
+    return value
 
 
 def _beginning_with(prefix: bytes, rows: Any) -> Iterator[tuple[bytes, bytes]]:

@@ -26,6 +26,7 @@ def make_keyed(keys: pa.Schema, context: OperatorContext) -> Keyed:
         partial(open_floor, context),
         context.floors.budget,
         context.operator,
+        context.log,
     )
 
 

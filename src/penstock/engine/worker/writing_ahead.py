@@ -28,6 +28,7 @@ from penstock.protocol.snapshot import Segment
 from penstock.redaction import redacted
 from penstock.state.changelog import Changelog, Cut, Whole
 from penstock.state.frozen_table import FrozenTable
+from penstock.state.logged_floor import WholeFloor
 from penstock.state.table import Table
 from penstock.wire import paths
 from penstock.wire.paths import WorkerFile
@@ -62,7 +63,7 @@ class _Piece:
     """What is being written."""
 
     entry: _Entry
-    plan: Cut | Whole
+    plan: Cut | Whole | WholeFloor
     place: WorkerFile
 
 
@@ -141,7 +142,7 @@ class WritingAhead:
 
     # ---- how
 
-    def _begin(self, entry: _Entry, plan: Cut | Whole, role: Role) -> None:
+    def _begin(self, entry: _Entry, plan: Cut | Whole | WholeFloor, role: Role) -> None:
         """The name says which checkpoint was the newest that this table knows of."""
         newest = CheckpointId(max(1, self._deploy.restored, entry.changes.newest))
         part = paths.ahead_part(role, entry.number, plan.mark)
