@@ -64,6 +64,8 @@ class JobSpec:
     such state."""
     floor_memory_bytes: int | None = None
     """Rows in use of state with floors may take so much in a worker; None: all state is in memory."""
+    floor_memory_is_strict: bool = True
+    """Too little for one batch is an error."""
     compression: str | None = None
     """How blocks of state are compressed, as Arrow calls it."""
     inflight_bytes_max: int = 256 << 20

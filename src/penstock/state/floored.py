@@ -41,8 +41,10 @@ SLACK = 1.3
 class Budget:
     """Memory for the rows of all operators of a worker, in equal shares."""
 
-    def __init__(self, total_bytes: int) -> None:
+    def __init__(self, total_bytes: int, *, strict: bool = True) -> None:
+        """`strict`: too little for one batch is an error."""
         self.total_bytes = total_bytes
+        self._strict = strict
         self._members = 0
 
     def join(self) -> None:
@@ -55,7 +57,7 @@ class Budget:
     def check(self, left_bytes: int, label: str) -> None:
         """An operator has so much in memory that cannot leave it: what the last batch had."""
         share = self.share_bytes
-        if left_bytes > 2 * share:
+        if self._strict and left_bytes > 2 * share:
             raise ConfigError(
                 f"{label}: the rows that one batch needs take {left_bytes:,} bytes, and its share of the memory for"
                 f" state is {share:,} of {self.total_bytes:,}; give it more with CheckpointConfig(state_memory=...)"

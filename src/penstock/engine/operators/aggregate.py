@@ -60,7 +60,7 @@ class RunningAggregate(Operator):
         rows = int64_array(last)
         columns = [take_rows(key, rows) for key in keys]
         columns += [fold.result(table, touched) for fold in self._folds]
-        self._keyed.make_room()
+        self._keyed.settle()
         return (pa.RecordBatch.from_arrays(columns, schema=self._schema),)
 
     def freeze(self, order: SnapshotOrder) -> FrozenOperator:

@@ -209,7 +209,11 @@ class Attempt:
         memory_bytes = self._spec.floor_memory_bytes
         if memory_bytes is None:
             return None
-        return StateFloors(self._open_floors(), Budget(memory_bytes), self._loading.pieces)
+        return StateFloors(
+            self._open_floors(),
+            Budget(memory_bytes, strict=self._spec.floor_memory_is_strict),
+            self._loading.pieces,
+        )
 
     def _open_floors(self) -> Floors:
         """Where state is all in memory there are some only if that of a snapshot was not."""

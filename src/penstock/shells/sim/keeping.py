@@ -11,6 +11,7 @@ from penstock.ports.store import CheckpointStore
 from penstock.shells.sim.settings import Settings
 from penstock.storage.local_copies import LocalCopies
 from penstock.storage.memory import MemoryStore
+from penstock.storage.memory_floor import MemoryFloors
 
 IN_DRIVER = InDriver(5 << 20, 32 << 20)
 """As it is on Spark."""
@@ -25,6 +26,8 @@ class Keeping:
     in_driver: bool = False
     """Checkpoints are in the driver's memory. Here that outlives the driver, as it does where a job is started again in
     the same program, and fails as a disk does: the engine cannot tell."""
+    floors: bool = False
+    """Rows that the last batch did not have leave memory: the backend for state that is larger than that."""
     changelog: Changelogs | None = None
     """Where checkpoints build on earlier ones, state is written ahead of them."""
 
@@ -37,6 +40,13 @@ class Keeping:
         self, spec: JobSpec, open_store: Callable[[], CheckpointStore], disk: MemoryStore | None
     ) -> JobSpec:
         """With all that workers have to know; `disk` is for copies."""
+        memory_bytes = 1 if self.floors else None
+        spec = replace(
+            spec,
+            open_floors=MemoryFloors,
+            floor_memory_bytes=memory_bytes,
+            floor_memory_is_strict=False,
+        )
         if self.in_driver:
             return replace(spec, in_driver=IN_DRIVER)
         copies = (lambda: LocalCopies(disk)) if self.copies and disk is not None else None
@@ -51,7 +61,8 @@ class Keeping:
     def describe(self) -> str:
         where = "the driver's memory" if self.in_driver else "a directory"
         how = "incremental" if self.incremental else "full"
-        return f"{how} checkpoints in {where}{', local copies' if self.copies else ''}"
+        more = [(self.copies, ", local copies"), (self.floors, ", floors")]
+        return f"{how} checkpoints in {where}{''.join(text for there, text in more if there)}"
 
 
 def draw(rng: Random) -> Keeping:
@@ -59,7 +70,8 @@ def draw(rng: Random) -> Keeping:
     in_driver = rng.random() < 0.1
     incremental = rng.random() < 0.75
     copies = not in_driver and rng.random() < 0.3
-    return Keeping(incremental, copies, in_driver)
+    floors = rng.random() < 0.3
+    return Keeping(incremental, copies, in_driver, floors)
 
 
 def draw_later(rng: Random, first: Keeping) -> Keeping:

@@ -5,15 +5,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from penstock.protocol.snapshot import OperatorSnapshot
+from penstock.protocol.snapshot import OperatorSnapshot, Segment
 from penstock.shells.sim.function_model import Entry, Model, is_part, remembered
 from penstock.shells.sim.functions import AS_MARK, HISTORY_STATE, IN_SLOTS, RECENTLY, Memory
 from penstock.shells.sim.inflight import copies_to, fetch_from, rows_in_flight
 from penstock.shells.sim.outside import row
+from penstock.state.floor_files import parts, read_floor, with_fetch
 from penstock.state.lifetime import TOUCHED
 from penstock.state.segments import read_blocks
+from penstock.storage.memory_floor import MemoryFloors
 from penstock.wire.manifest import Manifest
 
 if TYPE_CHECKING:
@@ -147,12 +150,17 @@ class StateChecks:
     def _of_subtask(self, manifest: Manifest, part: OperatorSnapshot) -> dict[str, Rows]:
         groups = range(manifest.max_parallelism)
         states: dict[str, Rows] = {}
-        for segment in part.segments:
-            rows = states.setdefault(segment.state, Rows())
-            fetch = fetch_from(self._world.disk, segment)
-            for batch in read_blocks(segment, groups, fetch):
-                for stored in batch.to_pylist():
-                    self._apply(stored, rows, delta=segment.delta)
+        fetch = partial(fetch_from, self._world.disk)
+        for each in parts(part.segments):
+            if isinstance(each, Segment):
+                state, delta = each.state, each.delta
+                batches = read_blocks(each, groups, fetch(each))
+            else:
+                state, delta = each[0].state, False
+                batches = read_floor(each, groups, with_fetch(fetch), MemoryFloors())
+            rows = states.setdefault(state, Rows())
+            for stored in (each_row for batch in batches for each_row in batch.to_pylist()):
+                self._apply(stored, rows, delta=delta)
         return states
 
     def _apply(self, stored: dict[str, Any], rows: Rows, *, delta: bool) -> None:
