@@ -94,7 +94,7 @@ FEW = 64
 def _few(dirty: Flags) -> I64:
     """The cells whose flags are set, which are few: eight are looked at at a time."""
     whole = len(dirty) // 8 * 8
-    words = np.flatnonzero(dirty[:whole].view(np.uint64))
+    words = np.flatnonzero(dirty[:whole].view(np.uint64) != 0)
     cells = (words[:, np.newaxis] * 8 + np.arange(8)).ravel()
     rest = whole + np.flatnonzero(dirty[whole:])
     return np.concatenate([cells[dirty[cells]], rest])
