@@ -90,8 +90,6 @@ def test_a_changelog_needs_files_that_several_checkpoints_refer_to() -> None:
     assert pen.CheckpointConfig("chk/", changelog=True).materialize_every_ms == 600_000
     with pytest.raises(pen.ConfigError, match="changelog=True needs a directory"):
         pen.CheckpointConfig("memory:", changelog=True)
-    with pytest.raises(pen.ConfigError, match="not supported yet with backend='rocksdb'"):
-        pen.CheckpointConfig("chk/", changelog=True, backend="rocksdb")
     with pytest.raises(pen.ConfigError, match="changelog=True needs incremental=True"):
         pen.CheckpointConfig("chk/", changelog=True, incremental=False)
 

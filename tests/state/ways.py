@@ -77,12 +77,19 @@ def rocks_folder() -> Path:
 
 _ROOT = tempfile.TemporaryDirectory(prefix="penstock-test-floors-")
 
+
+def _rocks() -> Floors:
+    return RocksFloors(rocks_folder())
+
+
 WAYS = {
     "heap": Way(),
     "heap, incremental": Way(incremental=True),
     "changelog": Way(incremental=True, changelog=True),
     "floors": Way(incremental=True, floors=MemoryFloors),
-    "rocksdb": Way(incremental=True, floors=lambda: RocksFloors(rocks_folder())),
+    "rocksdb": Way(incremental=True, floors=_rocks),
+    "changelog over floors": Way(incremental=True, floors=MemoryFloors, changelog=True),
+    "changelog over rocksdb": Way(incremental=True, floors=_rocks, changelog=True),
 }
 
 
@@ -90,5 +97,5 @@ def after(way: str, another: str | None) -> Way:
     """How a job keeps its state that goes on from one that kept it this way, and is to keep it another one. The files
     of floors in memory are for tests, and nobody else knows them."""
     then = WAYS[another or way]
-    both = WAYS[way].floors is not None and then.floors is not None
-    return WAYS[way] if both else then
+    kinds = {WAYS[way].floors, then.floors} - {None}
+    return WAYS[way] if len(kinds) > 1 else then

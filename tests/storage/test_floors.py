@@ -101,6 +101,17 @@ def test_what_was_kept_does_not_change(floors: Floors) -> None:
     assert list(again.scan(b"")) == [(b"k", b"1")]
 
 
+def test_a_moment_is_what_the_floor_had_then(floors: Floors) -> None:
+    """I2: whoever reads it later sees nothing of what was written since."""
+    floor = floors.open()
+    floor.write([b"k", b"l"], [b"1", b"1"])
+    moment = floor.moment()
+    floor.write([b"k", b"m"], [b"2", b"2"])
+    floor.remove([b"l"])
+    assert list(moment.get([b"k", b"l", b"m"])) == [b"1", b"1", None]
+    assert list(floor.get([b"k", b"l", b"m"])) == [b"2", None, b"2"]
+
+
 def test_files_that_last_have_names_that_never_come_again(floors: Floors) -> None:
     """S5, bug-D16: a checkpoint takes only files whose names its base does not have."""
     floor = floors.open()

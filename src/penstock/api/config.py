@@ -185,11 +185,6 @@ class CheckpointConfig:
                 "CheckpointConfig.changelog=True needs incremental=True: what is written ahead belongs to several"
                 " checkpoints, which build on one another. Leave incremental out."
             )
-        if self.changelog and self.backend != "heap":
-            raise ConfigError(
-                f"CheckpointConfig.changelog=True is not supported yet with backend={self.backend!r}; leave one of them"
-                " out."
-            )
         if self.changelog and self.in_memory:
             raise ConfigError(
                 f"CheckpointConfig.changelog=True needs a directory: with {MEMORY!r} all state travels with the"

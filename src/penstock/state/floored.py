@@ -132,6 +132,7 @@ class FlooredKeyed(Keyed):
         rows = RowBytes(table.schema)
         opened = self._open_floor(table.state, rows)
         if opened.rows:
+            self.settle()
             self._leave(self.space.everybody())
         changes = self._down(opened, rows)
         changes.table = table
@@ -160,6 +161,10 @@ class FlooredKeyed(Keyed):
         return None if found is None or not found.any() else Found(found, asked)
 
     # ---- what leaves memory
+
+    def _before_load(self) -> None:
+        """More than fits into memory may come."""
+        self.settle()
 
     def make_room(self) -> None:
         for each in self._lowers:

@@ -88,6 +88,9 @@ class Keyed:
     def make_room(self) -> None:
         """A batch is done: rows that are not needed now may leave memory."""
 
+    def _before_load(self) -> None:
+        """Rows of a snapshot come now."""
+
     def _tracker(self) -> Tracker | None:
         if self._log is not None:
             return Changelog()
@@ -133,7 +136,7 @@ class Keyed:
 
     def load(self, table: Table, batch: pa.RecordBatch) -> None:
         """Into a state with one row per key."""
-        self.make_room()
+        self._before_load()
         gone, rows = split_gone(batch)
         if gone is not None:
             cells = self._found(gone)
@@ -149,7 +152,7 @@ class Keyed:
 
     def load_child(self, child: Child, batch: pa.RecordBatch) -> None:
         """Into a state with many rows per key."""
-        self.make_room()
+        self._before_load()
         gone, rows = split_gone(batch)
         width = len(self.space.schema)
         if gone is not None:

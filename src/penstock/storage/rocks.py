@@ -135,8 +135,17 @@ class RocksMoment:
 
     def get(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
         with told(self._path, "read"):
-            rows = self._snapshot.iter()
-            return [_found(key, rows) for key in keys]
+            return [self._one(key) for key in keys]
+
+    def _one(self, key: bytes) -> bytes | None:
+        """Key by key: the iterators of a snapshot see what was written later, too (rocksdict 0.3)."""
+        try:
+            value: bytes = self._snapshot[key]
+        except Exception as error:
+            if str(error) == "key not found":
+                return None
+            raise
+        return value
 
 
 class KeptFiles:
@@ -197,12 +206,6 @@ def told(path: Path, what: str) -> Iterator[None]:
             f"RocksDB could not {what} state in {path}: {error}. It lies on the worker's own disk, in Spark's local"
             " directories: see that there is room (spark.local.dir, SPARK_LOCAL_DIRS)"
         ) from error
-
-
-def _found(key: bytes, rows: Any) -> bytes | None:
-    rows.seek(key)
-    value: bytes | None = rows.value() if rows.valid() and rows.key() == key else None
-    return value
 
 
 def _beginning_with(prefix: bytes, rows: Any) -> Iterator[tuple[bytes, bytes]]:

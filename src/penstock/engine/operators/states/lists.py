@@ -139,15 +139,20 @@ class ListState:
             self._scope.keyed.load_child(child, batch)
         keep_chain(child.table, self._place.context)
         end = child.space.cells.end
-        if end:
-            (positions,) = child.keys_of(np.arange(end))
-            ranks = positions.to_numpy(zero_copy_only=False)
+        cells = np.flatnonzero(child.table.present[:end])
+        if len(cells):
+            ranks = np.zeros(end, np.int64)
+            ranks[cells] = self._positions(cells)
             child.put_in_order(ranks)
-            self._next = int(ranks.max()) + 1
+            self._brought(cells)
         child.table.brought = self._brought
         self._expiry.restored()
 
     def _brought(self, cells: I64) -> None:
         """Entries came back from a floor: what is added to their lists comes behind them."""
+        self._next = max(self._next, int(self._positions(cells).max()) + 1)
+
+    def _positions(self, cells: I64) -> I64:
         (positions,) = self._child.keys_of(cells)
-        self._next = max(self._next, int(positions.to_numpy(zero_copy_only=False).max()) + 1)
+        found: I64 = positions.to_numpy(zero_copy_only=False)
+        return found
