@@ -438,7 +438,7 @@ def small_limits() -> Iterator[None]:
 
 @pytest.mark.parametrize("way", WAYS)
 @given(rounds=rounds, another=st.sampled_from([None, *WAYS]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_states_answer_as_dictionaries_would(
     way: str, rounds: list[Round], another: str | None
 ) -> None:

@@ -93,7 +93,7 @@ rounds = st.lists(
     rounds=rounds,
     sweep_cells=st.sampled_from([1, EVERYTHING]),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_states_answer_as_dictionaries_with_a_time_to_live_would(
     way: str, first: Declared, rounds: list[Round], sweep_cells: int
 ) -> None:

@@ -61,7 +61,11 @@ class Keeping:
     def describe(self) -> str:
         where = "the driver's memory" if self.in_driver else "a directory"
         how = "incremental" if self.incremental else "full"
-        more = [(self.copies, ", local copies"), (self.floors, ", floors")]
+        more = [
+            (self.copies, ", local copies"),
+            (self.floors, ", floors"),
+            (self.changelog is not None, ", changelog"),
+        ]
         return f"{how} checkpoints in {where}{''.join(text for there, text in more if there)}"
 
 
@@ -71,7 +75,9 @@ def draw(rng: Random) -> Keeping:
     incremental = rng.random() < 0.75
     copies = not in_driver and rng.random() < 0.3
     floors = rng.random() < 0.3
-    return Keeping(incremental, copies, in_driver, floors)
+    logged = incremental and not in_driver and rng.random() < 0.35
+    limits = Changelogs(rng.choice((1.0, 50.0, 600_000.0)), rng.choice((1, 200, 4 << 20)))
+    return Keeping(incremental, copies, in_driver, floors, limits if logged else None)
 
 
 def draw_later(rng: Random, first: Keeping) -> Keeping:
