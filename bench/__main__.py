@@ -18,13 +18,13 @@ from bench import (
     pause,
     peers,
     recovery,
-    state,
     state_read,
     throughput,
     transport,
 )
 from bench.figures import Figure, as_json, show
 from bench.sizes import FULL, TINY, Sizes
+from bench.state import parts as state
 
 Bench = Callable[[Sizes, Sequence[peers.Peer]], list[Figure]]
 

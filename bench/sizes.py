@@ -38,11 +38,14 @@ class Sizes:
     """Of much state, in each way to keep it."""
     stretches: int
     """Of a few seconds with checkpoints, each beside one without."""
+    stretch_s: int
     changelog_checkpoints: int
     restores: int
     """Of much state, in each way to keep it."""
     state_memory_bytes: int
     """For state that is larger than that."""
+    larger_times: int
+    """So many times."""
     larger_s: float
     """How long that is watched."""
     scale_keys: tuple[int, ...]
@@ -70,9 +73,11 @@ FULL = Sizes(
     frame_rows=10_000_000,
     paused_snapshots=2,
     stretches=10,
+    stretch_s=3,
     changelog_checkpoints=8,
     restores=2,
     state_memory_bytes=64 << 20,
+    larger_times=4,
     larger_s=20.0,
     scale_keys=(100_000, 1_000_000, 5_000_000, 20_000_000),
     scale_s=2.0,
@@ -98,9 +103,11 @@ TINY = Sizes(
     frame_rows=20_000,
     paused_snapshots=1,
     stretches=1,
+    stretch_s=2,
     changelog_checkpoints=1,
     restores=1,
     state_memory_bytes=16 << 20,
+    larger_times=1,
     larger_s=1.0,
     scale_keys=(10_000, 100_000),
     scale_s=0.1,

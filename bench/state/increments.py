@@ -13,7 +13,6 @@ from bench.state.rows import Rows
 
 CHANGED = 0.01
 BYTES, TIME, KEPT, KEPT_ALL = 0.03, 0.10, 0.97, 0.90
-STRETCH_S = 3
 
 
 def few_change(sizes: Sizes) -> list[Figure]:
@@ -30,7 +29,7 @@ def few_change(sizes: Sizes) -> list[Figure]:
     with running("increments", rows) as job:
         checkpoint(job)
         time.sleep(sizes.warm_s)
-        found = alternated(job, sizes.stretches, STRETCH_S)
+        found = alternated(job, sizes.stretches, sizes.stretch_s)
     parts = [float(info.bytes_incremental) for info in found.checkpoints]
     times = [info.duration_ms or 0.0 for info in found.checkpoints]
     writing = [max(part.async_ms for part in info.subtasks) for info in found.checkpoints]
@@ -51,7 +50,7 @@ def all_change(sizes: Sizes) -> list[Figure]:
     with running("all-change", Rows(keys)) as job:
         checkpoint(job)
         time.sleep(sizes.warm_s)
-        found = alternated(job, sizes.stretches, STRETCH_S)
+        found = alternated(job, sizes.stretches, sizes.stretch_s)
     name = f"state: {keys:,} keys, all change"
     times = [info.duration_ms or 0.0 for info in found.checkpoints]
     figures = found.kept(name, "checkpoint every second", KEPT_ALL)
