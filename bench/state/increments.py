@@ -30,9 +30,9 @@ def few_change(sizes: Sizes) -> list[Figure]:
         checkpoint(job)
         time.sleep(sizes.warm_s)
         found = alternated(job, sizes.stretches, sizes.stretch_s)
-    parts = [float(info.bytes_incremental) for info in found.checkpoints]
-    times = [info.duration_ms or 0.0 for info in found.checkpoints]
-    writing = [max(part.async_ms for part in info.subtasks) for info in found.checkpoints]
+    parts = [float(info.bytes_incremental) for info in found.regular]
+    times = [info.duration_ms or 0.0 for info in found.regular]
+    writing = [max(part.async_ms for part in info.subtasks) for info in found.regular]
     name = f"state: {keys:,} keys, {CHANGED:.0%} change in a second"
     whole_bytes, whole_ms, mean = middle(full_bytes), middle(full_ms), sum(parts) / len(parts)
     print(f"  bytes of increments: {[int(each) for each in parts]}", file=sys.stderr, flush=True)
@@ -53,10 +53,13 @@ def all_change(sizes: Sizes) -> list[Figure]:
         found = alternated(job, sizes.stretches, sizes.stretch_s)
     name = f"state: {keys:,} keys, all change"
     times = [info.duration_ms or 0.0 for info in found.checkpoints]
-    figures = found.kept(name, "checkpoint every second", KEPT_ALL)
-    if times:
-        figures.append(Figure(name, "duration", middle(times), "ms", "interval", 1_000.0))
-    return figures
+    return [
+        *found.kept(name, "checkpoint every second", KEPT_ALL),
+        Figure(
+            *(name, "duration of a checkpoint", middle(times), "ms", "interval", 1_000.0),
+            samples=tuple(times),
+        ),
+    ]
 
 
 def _part(

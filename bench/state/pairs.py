@@ -57,7 +57,8 @@ class Pairs:
     plain: list[Window] = field(default_factory=list)
     taken: list[Window] = field(default_factory=list)
     checkpoints: list[pen.CheckpointInfo] = field(default_factory=list)
-    """Those that came a second after another one."""
+    regular: list[pen.CheckpointInfo] = field(default_factory=list)
+    """Those among them that came a second after another one, and not after a stretch without."""
 
     def kept(self, bench: str, what: str, at_least: float) -> list[Figure]:
         pairs = list(zip(self.taken, self.plain, strict=True))
@@ -79,7 +80,9 @@ def alternated(job: pen.Job, pairs: int, seconds: int) -> Pairs:
         for with_them in (True, False) if pair % 2 else (False, True):
             end_s = moment.time_s + seconds
             if with_them:
-                found.checkpoints += _every_second(job, end_s)[1:]
+                taken = _every_second(job, end_s)
+                found.checkpoints += taken
+                found.regular += taken[1:]
             time.sleep(max(0.0, end_s - time.monotonic()))
             last, moment = moment, moment_of(job, workers)
             (found.taken if with_them else found.plain).append(between(last, moment))
