@@ -50,7 +50,7 @@ def all_change(sizes: Sizes) -> list[Figure]:
     with running("all-change", Rows(keys)) as job:
         checkpoint(job)
         time.sleep(sizes.warm_s)
-        found = alternated(job, sizes.stretches, sizes.stretch_s)
+        found = alternated(job, -(-sizes.stretches // 2), sizes.stretch_s)
     name = f"state: {keys:,} keys, all change"
     times = [info.duration_ms or 0.0 for info in found.checkpoints]
     return [
