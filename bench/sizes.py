@@ -80,7 +80,7 @@ FULL = Sizes(
     larger_times=4,
     larger_s=15.0,
     scale_keys=(100_000, 1_000_000, 5_000_000, 20_000_000),
-    scale_s=2.0,
+    scale_s=1.0,
 )
 
 TINY = Sizes(
