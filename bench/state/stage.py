@@ -29,9 +29,10 @@ from penstock.storage.filesystem import FilesystemStore
 from penstock.storage.rocks import RocksFloors
 from penstock.wire.paths import WorkerFile
 
-WAYS = ("heap", "heap, incremental", "changelog", "rocksdb")
+WAYS = ("heap", "heap, incremental", "changelog", "rocksdb", "rocksdb, rows leave memory")
 GROUPS = 128
-MEMORY_BYTES = 512 << 20
+MEMORY_BYTES = {"rocksdb": 1 << 30, "rocksdb, rows leave memory": 512 << 20}
+"""By default, that of two workers and that of one. 5 million keys fit into the one and not into the other."""
 INLINE_BYTES = 16_384
 MATERIALIZE_MS = 600_000.0
 
@@ -73,9 +74,9 @@ class Stage:
             limits, around = Changelogs(MATERIALIZE_MS), (clock, self._background, INLINE_BYTES)
             self._ahead = WritingAhead(limits, deploy, self._store, *around)
             opened = replace(opened, log=self._ahead)
-        if way == "rocksdb":
+        if way in MEMORY_BYTES:
             self._floors = RocksFloors(folder / "floors")
-            floors = StateFloors(self._floors, Budget(MEMORY_BYTES), lambda segment: ())
+            floors = StateFloors(self._floors, Budget(MEMORY_BYTES[way]), lambda segment: ())
             opened = replace(opened, floors=floors)
         self.operator.open(opened)
 
