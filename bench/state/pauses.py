@@ -15,7 +15,7 @@ from pathlib import Path
 from bench.figures import Figure, middle, within
 from bench.sizes import Sizes
 from bench.state.rows import Rows
-from bench.state.stage import WAYS, staged
+from bench.state.stage import MEMORY_BYTES, WAYS, staged
 from penstock.shells.spark.entry import tune_process
 
 PAUSE_MS, GAP_MS = 5.0, 20.0
@@ -44,7 +44,8 @@ def run(sizes: Sizes) -> list[Figure]:
 
 
 def _in_a_process(way: str, sizes: Sizes) -> dict[str, list[float]]:
-    arguments = [way, str(sizes.large_keys), str(sizes.paused_snapshots)]
+    snapshots = 1 if way in MEMORY_BYTES else sizes.paused_snapshots  # those take half a minute
+    arguments = [way, str(sizes.large_keys), str(snapshots)]
     ended = subprocess.run(
         [sys.executable, "-m", "bench.state.pauses", *arguments],
         stdout=subprocess.PIPE,
