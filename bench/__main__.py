@@ -18,13 +18,13 @@ from bench import (
     pause,
     peers,
     recovery,
-    state,
     state_read,
     throughput,
     transport,
 )
 from bench.figures import Figure, as_json, show
 from bench.sizes import FULL, TINY, Sizes
+from bench.state import parts as state
 
 Bench = Callable[[Sizes, Sequence[peers.Peer]], list[Figure]]
 
@@ -38,10 +38,16 @@ BENCHES: dict[str, Bench] = {
     "backpressure": lambda sizes, others: backpressure.run(sizes),
     "modes": lambda sizes, others: modes.run(sizes),
     "dataframe": lambda sizes, others: dataframes.run(sizes),
-    "state": lambda sizes, others: state.run(sizes),
+    "state": lambda sizes, others: state.run(sizes, bool(others)),
     "state_read": lambda sizes, others: state_read.run(sizes),
     "engine": lambda sizes, others: engine_loop.run(sizes),
 }
+PARTS: dict[str, Bench] = {
+    f"state_{name}": lambda sizes, others, part=part: part(sizes, bool(others))  # type: ignore[misc]
+    for name, part in state.PARTS.items()
+}
+"""Of `state`: each alone."""
+NAMES = {**BENCHES, **PARTS}
 
 
 def main() -> None:
@@ -54,7 +60,7 @@ def main() -> None:
     figures: list[Figure] = []
     for name in chosen.names or BENCHES:
         console.print(f"{name} ...", highlight=False)
-        figures += BENCHES[name](_sizes(chosen), others)
+        figures += NAMES[name](_sizes(chosen), others)
     show(figures, console)
     print(as_json(figures, facts))
 
@@ -66,16 +72,16 @@ def _sizes(chosen: argparse.Namespace) -> Sizes:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="name", help=", ".join(BENCHES))
+    parser.add_argument("names", nargs="*", metavar="name", help=", ".join(NAMES))
     parser.add_argument("--peers", type=int, default=0, help="1: run other systems beside it")
     parser.add_argument("--tiny", action="store_true", help="just see that everything works")
     parser.add_argument(
         "--repetitions", type=int, help=f"of each run; {FULL.repetitions} if not given"
     )
     chosen = parser.parse_args()
-    unknown = [name for name in chosen.names if name not in BENCHES]
+    unknown = [name for name in chosen.names if name not in NAMES]
     if unknown:
-        parser.error(f"there is no benchmark {unknown[0]!r}; there are {', '.join(BENCHES)}")
+        parser.error(f"there is no benchmark {unknown[0]!r}; there are {', '.join(NAMES)}")
     return chosen
 
 

@@ -31,7 +31,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "at least once": {"mode": "at_least_once"},
     "unaligned": {"unaligned": True},
 }
-_ROWS = f'penstock_records_in_total{{operator="{OPERATOR}"}}'
+ROWS_IN = f'penstock_records_in_total{{operator="{OPERATOR}"}}'
 
 
 @dataclass(frozen=True)
@@ -53,17 +53,21 @@ def run(sizes: Sizes) -> list[Figure]:
     figures = []
     for kind, options in KINDS.items():
         plain, taken = measured(sizes, options)
-        rows_s = _kept(
+        rows_s = kept_of(
+            NAME,
             f"{kind}, kept of the rows/s",
             [now.rows_s / then.rows_s for now, then in zip(taken, plain, strict=True)],
         )
-        per_cpu = _kept(
+        per_cpu = kept_of(
+            NAME,
             f"{kind}, kept of the rows per CPU second",
             [now.rows_cpu_s / then.rows_cpu_s for now, then in zip(taken, plain, strict=True)],
         )
         figures += [rows_s, per_cpu]
         average = float(np.mean([window.rows_s for window in plain])) / 1e6
-        told = f"{rows_s.value:.3f} +- {_error(rows_s.samples):.3f} kept of {average:.2f} M rows/s"
+        told = (
+            f"{rows_s.value:.3f} +- {error_of(rows_s.samples):.3f} kept of {average:.2f} M rows/s"
+        )
         print(f"  {NAME}, {kind}: {told}", file=sys.stderr, flush=True)
     return figures
 
@@ -76,7 +80,7 @@ def measured(sizes: Sizes, options: dict[str, Any]) -> tuple[list[Window], list[
             name="bench-modes", parallelism=PARALLELISM, checkpoint=checkpoint, restore="fresh"
         )
         try:
-            wait_for("the first rows", lambda: job.metrics().get(_ROWS), job, within_s=180)
+            wait_for("the first rows", lambda: job.metrics().get(ROWS_IN), job, within_s=180)
             time.sleep(sizes.warm_s)
             return _alternated(job, sizes.checkpoint_pairs)
         finally:
@@ -87,26 +91,27 @@ def _alternated(job: pen.Job, pairs: int) -> tuple[list[Window], list[Window]]:
     workers = [psutil.Process(worker.pid) for worker in job.workers]
     plain: list[Window] = []
     taken: list[Window] = []
-    moment = _moment(job, workers)
+    moment = moment_of(job, workers)
     for pair in range(pairs):
         for with_one in (True, False) if pair % 2 else (False, True):
             if with_one and job.trigger_checkpoint(30).status != "completed":
                 raise RuntimeError("a checkpoint that was measured did not complete")
             time.sleep(max(0.0, moment.time_s + 1.0 - time.monotonic()))
-            last, moment = moment, _moment(job, workers)
-            rows = moment.rows - last.rows
-            window = Window(
-                rows / (moment.time_s - last.time_s), rows / (moment.cpu_s - last.cpu_s)
-            )
-            (taken if with_one else plain).append(window)
+            last, moment = moment, moment_of(job, workers)
+            (taken if with_one else plain).append(between(last, moment))
     return plain, taken
 
 
-def _moment(job: pen.Job, workers: Sequence[psutil.Process]) -> Moment:
-    before = job.metrics()[_ROWS]
+def between(first: Moment, last: Moment) -> Window:
+    rows = last.rows - first.rows
+    return Window(rows / (last.time_s - first.time_s), rows / (last.cpu_s - first.cpu_s))
+
+
+def moment_of(job: pen.Job, workers: Sequence[psutil.Process]) -> Moment:
+    before = job.metrics()[ROWS_IN]
     rows = wait_for(
         "more rows",
-        lambda: now if (now := job.metrics()[_ROWS]) != before else None,
+        lambda: now if (now := job.metrics()[ROWS_IN]) != before else None,
         job,
         every_s=0.002,
     )
@@ -114,12 +119,13 @@ def _moment(job: pen.Job, workers: Sequence[psutil.Process]) -> Moment:
     return Moment(time.monotonic(), rows, sum(spent.user + spent.system for spent in times))
 
 
-def _kept(what: str, ratios: list[float]) -> Figure:
+def kept_of(bench: str, what: str, ratios: list[float], at_least: float = 0.97) -> Figure:
     """The geometric mean: it favours neither side, however far single seconds are apart."""
     kept = float(np.exp(np.mean(np.log(ratios))))
-    return Figure(NAME, what, kept, "of those", NONE, 1.0, at_least=0.97, samples=tuple(ratios))
+    samples = tuple(ratios)
+    return Figure(bench, what, kept, "of those", NONE, 1.0, at_least=at_least, samples=samples)
 
 
-def _error(ratios: Sequence[float]) -> float:
+def error_of(ratios: Sequence[float]) -> float:
     """How far the mean may be off: one standard error."""
     return float(np.std(np.log(ratios)) / np.sqrt(len(ratios)))

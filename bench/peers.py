@@ -58,6 +58,15 @@ W1_PEERS = (
     Peer("Spark, one batch", "spark", (*SPARK, "--files", "20"), False, 6.0),
     Peer("Spark, micro-batches", "spark", (*SPARK, "--files", "2"), True, 6.0),
 )
+ROCKSDB_PEERS = (
+    Peer(
+        "Flink SQL, RocksDB, mini-batch, every second",
+        "flink",
+        (*FLINK, "--cp", "1000", "--backend", "rocksdb"),
+        True,
+        10.0,
+    ),
+)
 
 
 def folder() -> Path | None:

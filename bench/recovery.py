@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -61,18 +62,22 @@ class Line:
 class Patient:
     """A running job that faults are made in."""
 
-    def __init__(self, folder: str, spare_workers: int) -> None:
+    def __init__(
+        self,
+        folder: str,
+        spare_workers: int = 0,
+        totals: pen.Stream | None = None,
+        **options: Any,
+    ) -> None:
+        """`totals`: what it has for state, if not a few keys; `options` of its checkpoints."""
         self._folder = folder
         self._workers = PARALLELISM + spare_workers
-        rows = pen.from_source(
-            pen.GeneratorSource(rows_function("int", 10_000), INT_SCHEMA, rate=RATE)
-        )
-        totals = rows.key_by("key").agg(**aggregates()).named("totals")
+        totals = totals or _few_keys()
         watched = totals.map_batches(FirstBatch(folder), schema=totals.schema).named("watched")
         self.job = watched.to(pen.BlackholeSink()).start(
             name="bench-recovery",
             parallelism=PARALLELISM,
-            checkpoint=pen.CheckpointConfig(f"{folder}/chk", every="500 ms"),
+            checkpoint=pen.CheckpointConfig(f"{folder}/chk", **{"every": "500 ms", **options}),
             restore="fresh",
             spare_workers=spare_workers,
             buffer_timeout="5 ms",
@@ -107,6 +112,11 @@ class Patient:
 
     def _completed(self) -> float:
         return self.job.metrics()["penstock_checkpoints_completed_total"]
+
+
+def _few_keys() -> pen.Stream:
+    source = pen.GeneratorSource(rows_function("int", 10_000), INT_SCHEMA, rate=RATE)
+    return pen.from_source(source).key_by("key").agg(**aggregates()).named("totals")
 
 
 def raise_in_user_code(
@@ -144,20 +154,23 @@ class Healing:
 
 
 def measure(fault: Fault, sizes: Sizes, spare_workers: int = 0) -> Healing:
-    healing = Healing([], [])
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         patient = Patient(folder, spare_workers)
         try:
-            running = patient.wait_until_well(0.0)
-            for _ in range(sizes.faults):
-                fault_s, survivors = fault(patient, folder, running)
-                running = patient.wait_until_well(fault_s)
-                times = [line.time_s - fault_s for line in running]
-                healing.first_s.append(min(times))
-                healing.all_s.append(max(times))
-                healing.kept &= survivors <= {line.pid for line in running}
+            return healed(patient, folder, fault, sizes.faults)
         finally:
             patient.job.cancel(timeout=30)
+
+
+def healed(patient: Patient, folder: str, fault: Fault, times: int) -> Healing:
+    healing, running = Healing([], []), patient.wait_until_well(0.0)
+    for _ in range(times):
+        fault_s, survivors = fault(patient, folder, running)
+        running = patient.wait_until_well(fault_s)
+        took_s = [line.time_s - fault_s for line in running]
+        healing.first_s.append(min(took_s))
+        healing.all_s.append(max(took_s))
+        healing.kept &= survivors <= {line.pid for line in running}
     return healing
 
 

@@ -34,6 +34,23 @@ class Sizes:
     """Seconds with a checkpoint, each beside one without."""
     frame_rows: int
     """Rows of a batch DataFrame."""
+    paused_snapshots: int
+    """Of much state, in each way to keep it."""
+    stretches: int
+    """Of a few seconds with checkpoints, each beside one without."""
+    stretch_s: int
+    changelog_checkpoints: int
+    restores: int
+    """Of much state, in each way to keep it."""
+    state_memory_bytes: int
+    """For state that is larger than that."""
+    larger_times: int
+    """So many times."""
+    larger_s: float
+    """How long that is watched."""
+    scale_keys: tuple[int, ...]
+    scale_s: float
+    """How long each of those is timed."""
 
 
 FULL = Sizes(
@@ -54,6 +71,16 @@ FULL = Sizes(
     slow_checkpoints=3,
     checkpoint_pairs=120,
     frame_rows=10_000_000,
+    paused_snapshots=2,
+    stretches=8,
+    stretch_s=3,
+    changelog_checkpoints=8,
+    restores=2,
+    state_memory_bytes=64 << 20,
+    larger_times=4,
+    larger_s=15.0,
+    scale_keys=(100_000, 1_000_000, 5_000_000, 20_000_000),
+    scale_s=1.0,
 )
 
 TINY = Sizes(
@@ -74,4 +101,14 @@ TINY = Sizes(
     slow_checkpoints=1,
     checkpoint_pairs=1,
     frame_rows=20_000,
+    paused_snapshots=1,
+    stretches=1,
+    stretch_s=2,
+    changelog_checkpoints=1,
+    restores=1,
+    state_memory_bytes=16 << 20,
+    larger_times=1,
+    larger_s=1.0,
+    scale_keys=(10_000, 100_000),
+    scale_s=0.1,
 )

@@ -40,7 +40,12 @@ def keys_of(numbers: npt.NDArray[np.int64], keys: int) -> npt.NDArray[np.int64]:
 
 def int_rows(keys: int, start: int, count: int) -> pa.RecordBatch:
     numbers = np.arange(start, start + count, dtype=np.int64)
-    columns = [keys_of(numbers, keys), numbers * 0.001, numbers]
+    return int_batch(keys_of(numbers, keys), numbers)
+
+
+def int_batch(keys: npt.NDArray[np.int64], numbers: npt.NDArray[np.int64]) -> pa.RecordBatch:
+    """The rows of these numbers, with these keys."""
+    columns = [keys, numbers * 0.001, numbers]
     return pa.RecordBatch.from_arrays(
         [_flat(column, field.type) for column, field in zip(columns, INT_SCHEMA, strict=True)],
         schema=INT_SCHEMA,

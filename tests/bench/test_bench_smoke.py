@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from bench.__main__ import BENCHES
+from bench.__main__ import BENCHES, PARTS
 from bench.figures import Figure, as_json, within
 from bench.latency import LatencySink, LatencyWriter
 from bench.peers import folder
+from bench.state.parts import PARTS as STATE_PARTS
 from bench.throughput import PLAIN, WITH, Rates
 from bench.workload import INT_SCHEMA, int_rows, text_rows
 
@@ -62,13 +63,21 @@ def test_the_last_line_is_one_json_object_with_every_benchmark(result: dict[str,
         "back pressure",
         "kind of",
         "reading the state",
-        "increments",
+        "W1 on RocksDB",
+        "keys, 1% change",
+        "keys, all change",
+        "changelog",
+        "state: snapshot of",
+        "of 100 B, kill -9",
+        "larger than its memory",
+        "cost per row",
         "own functions",
         "DataFrame, ",
         "DataFrame, streaming",
     ):
         assert name in found
     assert len(BENCHES) == 12
+    assert set(PARTS) == {f"state_{name}" for name in STATE_PARTS}
 
 
 @pytest.mark.spark
