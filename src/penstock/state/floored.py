@@ -262,9 +262,9 @@ class LowerTable:
         self.sweeper = Sweeper(changes, table)
 
     def ask(self, keys: Sequence[bytes]) -> Asked:
+        gone = self.changes.gone()
         values = self.changes.floor.get(keys)
-        gone = self.changes.is_gone(keys)
-        rows = [v is not None and not g for v, g in zip(values, gone, strict=True)]
+        rows = [v is not None and not _in(k, gone) for k, v in zip(keys, values, strict=True)]
         found = np.array(rows, np.bool_)
         there = [v for v, f in zip(values, rows, strict=True) if f and v is not None]
 
@@ -304,7 +304,11 @@ class LowerChild:
         self.sweeper = Sweeper(changes, child.table)
 
     def ask(self, keys: Sequence[bytes]) -> Asked:
-        lists = [self._living(rows) for rows in self.changes.floor.below(keys)]
+        gone = self.changes.gone()
+        lists = [
+            [row for row in rows if not _in(row[0], gone)]
+            for rows in self.changes.floor.below(keys)
+        ]
         sizes = np.fromiter(map(len, lists), np.int64, len(lists))
         rows = list(chain.from_iterable(lists))
 
@@ -317,10 +321,6 @@ class LowerChild:
                 self.table.brought(self.child.bring(owners, below, values))
 
         return Asked(sizes > 0, bring)
-
-    def _living(self, rows: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-        gone = self.changes.is_gone(key for key, _ in rows)
-        return [row for row, over in zip(rows, gone, strict=True) if not over]
 
     def leave(self, cells: I64) -> None:
         rows = self.child.walk(cells).cells
@@ -342,3 +342,7 @@ class LowerChild:
         space = self.child.space
         width = self.table.row_bytes + space.row_bytes + self.owner_bytes
         return space.cells.count * width + self.table.pile_bytes + space.pile_bytes
+
+
+def _in(key: bytes, sets: Sequence[set[bytes]]) -> bool:
+    return any(key in each for each in sets)

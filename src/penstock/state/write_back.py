@@ -10,7 +10,7 @@ done does that, too. One that was given up is written down with the next.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -81,13 +81,11 @@ class WriteBack:
 
     # ---- between snapshots
 
-    def is_gone(self, keys: Iterable[bytes]) -> list[bool]:
-        """Whether what the floor has of these keys does not count any more."""
+    def gone(self) -> tuple[set[bytes], ...]:
+        """Keys of which nothing counts that the floor has. Ask before the floor is read: a snapshot that is written
+        down meanwhile removes them there, and then they are not told here any more."""
         sets = [self._gone, *(each.gone for each in self._frozen if not each.written)]
-        sets = [each for each in sets if each]
-        if not sets:
-            return [False for _ in keys]
-        return [any(key in each for each in sets) for key in keys]
+        return tuple(each for each in sets if each)
 
     @property
     def busy(self) -> bool:
