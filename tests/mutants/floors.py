@@ -33,7 +33,26 @@ BYTES = "tests/state/test_row_bytes.py::"
 @tested(STATES)
 def a_removed_row_is_still_below() -> AbstractContextManager[None]:
     """What was cleared comes back when the key does (S1, S5)."""
-    return swapped(WriteBack, "is_gone", lambda self, keys: [False for _ in keys])
+    return swapped(WriteBack, "gone", lambda self: ())
+
+
+@tested(
+    FLOORED + "test_what_was_cleared_does_not_come_back_while_a_snapshot_is_written_down[entries]"
+)
+def what_is_gone_is_asked_for_after_the_floor_was_read() -> AbstractContextManager[None]:
+    """A snapshot that is written down meanwhile brings back what was cleared before it (S1, S5)."""
+
+    class Later:
+        """Asked for each key, when the floor has been read."""
+
+        def __init__(self, changes: WriteBack) -> None:
+            self._changes = changes
+
+        def __contains__(self, key: bytes) -> bool:
+            return any(key in each for each in original(self._changes))
+
+    original = WriteBack.gone
+    return swapped(WriteBack, "gone", lambda self: (Later(self),))
 
 
 @tested(STATES)

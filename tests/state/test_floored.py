@@ -464,3 +464,42 @@ def test_a_row_that_is_fetched_into_a_used_cell_is_not_in_an_older_snapshot() ->
     again = Job(restored=(snapshot_of(*segments),))
     found = again.run([1, 2], lambda f, rows: f.value.get_batch(rows).column("n").to_pylist())
     assert found == [10, None]
+
+
+@pytest.mark.parametrize("state", ["value", "entries"])
+def test_what_was_cleared_does_not_come_back_while_a_snapshot_is_written_down(state: str) -> None:
+    """S1, S5: the floor is read, and then the snapshot removes there what was cleared before it."""
+    job = Job()
+
+    def put(function: Totals, rows: pa.RecordBatch) -> None:
+        function.value.update_batch(rows, _v(rows))
+        function.entries.add_batch(rows, _v(rows))
+
+    job.run([1, 2], put)
+    job.run([3], put)
+    job.run([1], lambda f, rows: getattr(f, state).clear_batch(rows))
+    job.run([3], put)
+    frozen = job.operator.freeze(SnapshotOrder(CheckpointId(1)))
+    job.operator._scope.keyed._budget = Budget(1 << 30)
+    for floor in job.floors.opened:
+        _write_down_behind(floor, frozen.tables)
+    found = job.run([1, 2], lambda f, rows: f.value.get_batch(rows).column("n").to_pylist())
+    assert found == [None if state == "value" else 1, 1]
+    entries = job.run([1, 2], lambda f, rows: f.entries.get_batch(rows).positions.tolist())
+    assert entries == ([0, 1] if state == "value" else [1])
+
+
+def _write_down_behind(floor: Any, views: Sequence[Any]) -> None:
+    """As the other thread may: when a read has its rows, and before anybody has looked at them."""
+
+    def then(read: Any) -> Any:
+        def both(keys: Sequence[bytes]) -> Any:
+            found = read(keys)
+            for view in views:
+                if view.plan.changes.floor is floor:
+                    view.plan.settle(view)
+            return found
+
+        return both
+
+    floor.get, floor.below = then(floor.get), then(floor.below)

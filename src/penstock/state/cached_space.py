@@ -51,6 +51,8 @@ class CachedSpace(KeySpace):
         self._live: Flags = np.zeros(FIRST_ROWS, np.bool_)
         self._batch = np.uint32(IDLE_BATCHES)
         self._hand = 0
+        self._made = 0
+        """Keys that came into memory since somebody looked."""
         super().__init__(schema, max_parallelism)
 
     def find(self, keys: Sequence[pa.Array]) -> I64:
@@ -70,6 +72,7 @@ class CachedSpace(KeySpace):
         if not len(made):
             return placed
         self._live[made] = True
+        self._made += len(made)
         keys = self.below.encode(self.cells.groups.take(made), self.keys()(made))
         answer = self.below.ask(keys)
         if answer is None:
@@ -94,10 +97,16 @@ class CachedSpace(KeySpace):
             some = [take_rows(key, int64_array(rows.take(there))) for key in keys]
             cells[there] = super().upsert(some).cells
             self._live[cells[there]] = True
+            self._made += len(there)
             answer.bring(cells)
         return cells.take(which)
 
     # ---- keys that can go
+
+    def came(self) -> int:
+        """How many keys came into memory since the last time."""
+        made, self._made = self._made, 0
+        return made
 
     def next_batch(self) -> None:
         self._batch += np.uint32(1)

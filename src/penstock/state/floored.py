@@ -31,6 +31,8 @@ from penstock.state.table import Table
 from penstock.state.tracking import Tracker
 from penstock.state.write_back import WriteBack
 
+LEAVE_ROWS = 4_096
+"""So many keys may leave after a batch that brought none."""
 FULL = 0.8
 """So much of its share of memory an operator has left after rows went."""
 SWEPT_ROWS = 256
@@ -169,9 +171,9 @@ class FlooredKeyed(Keyed):
     def make_room(self) -> None:
         for each in self._lowers:
             each.sweep(self.space)
-        share, used = self._budget.share_bytes, self.bytes_used
+        share, used, came = self._budget.share_bytes, self.bytes_used, self.space.came()
         if used > share and self._may_leave(used, share):
-            self._evict(used, share)
+            self._evict(used, share, came)
         self.space.next_batch()
 
     def _may_leave(self, used: int, share: int) -> bool:
@@ -183,9 +185,10 @@ class FlooredKeyed(Keyed):
                 each.changes.settle()
         return True
 
-    def _evict(self, used: int, share: int) -> None:
-        keys = self.space.cells.count
-        self._leave(self.space.coldest(int(keys * (1 - FULL * share / used)) + 1))
+    def _evict(self, used: int, share: int, came: int) -> None:
+        """A few at a time, and more than have come, so that no batch waits for many."""
+        over = int(self.space.cells.count * (1 - FULL * share / used)) + 1
+        self._leave(self.space.coldest(min(over, LEAVE_ROWS + 2 * came)))
         self._budget.check(self.bytes_used, self._label)
 
     def _leave(self, cells: I64) -> None:
@@ -280,9 +283,9 @@ class LowerTable:
         self.sweeper = Sweeper(changes, table)
 
     def ask(self, keys: Sequence[bytes]) -> Asked:
+        gone = self.changes.gone()
         values = self.changes.floor.get(keys)
-        gone = self.changes.is_gone(keys)
-        rows = [v is not None and not g for v, g in zip(values, gone, strict=True)]
+        rows = [v is not None and not _in(k, gone) for k, v in zip(keys, values, strict=True)]
         found = np.array(rows, np.bool_)
         there = [v for v, f in zip(values, rows, strict=True) if f and v is not None]
 
@@ -322,7 +325,11 @@ class LowerChild:
         self.sweeper = Sweeper(changes, child.table)
 
     def ask(self, keys: Sequence[bytes]) -> Asked:
-        lists = [self._living(rows) for rows in self.changes.floor.below(keys)]
+        gone = self.changes.gone()
+        lists = [
+            [row for row in rows if not _in(row[0], gone)]
+            for rows in self.changes.floor.below(keys)
+        ]
         sizes = np.fromiter(map(len, lists), np.int64, len(lists))
         rows = list(chain.from_iterable(lists))
 
@@ -335,10 +342,6 @@ class LowerChild:
                 self.table.brought(self.child.bring(owners, below, values))
 
         return Asked(sizes > 0, bring)
-
-    def _living(self, rows: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-        gone = self.changes.is_gone([key for key, _ in rows])
-        return [row for row, over in zip(rows, gone, strict=True) if not over]
 
     def leave(self, cells: I64) -> None:
         rows = self.child.walk(cells).cells
@@ -360,3 +363,7 @@ class LowerChild:
         space = self.child.space
         width = self.table.row_bytes + space.row_bytes + self.owner_bytes
         return space.cells.count * width + self.table.pile_bytes + space.pile_bytes
+
+
+def _in(key: bytes, sets: Sequence[set[bytes]]) -> bool:
+    return any(key in each for each in sets)

@@ -106,8 +106,8 @@ class LoggedFloor(Changelog):
 
     # ---- between snapshots
 
-    def is_gone(self, keys: Sequence[bytes]) -> list[bool]:
-        return self._down.is_gone(keys)
+    def gone(self) -> tuple[set[bytes], ...]:
+        return self._down.gone()
 
     @property
     def busy(self) -> bool:
@@ -130,7 +130,7 @@ class LoggedFloor(Changelog):
 
     def _lookup(self) -> Lookup:
         """Of the rows below, as they are now."""
-        moment, gone, codec = self.floor.moment(), self._down.all_gone(), self.rows
+        gone, moment, codec = self._down.all_gone(), self.floor.moment(), self.rows
 
         def below(keys: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
             asked = sorted(set(keys) - gone)

@@ -83,18 +83,15 @@ class WriteBack:
 
     # ---- between snapshots
 
-    def is_gone(self, keys: Sequence[bytes]) -> list[bool]:
-        """Whether what the floor has of these keys does not count any more."""
+    def gone(self) -> tuple[set[bytes], ...]:
+        """Keys of which nothing counts that the floor has. Ask before the floor is read: a snapshot that is written
+        down meanwhile removes them there, and then they are not told here any more."""
         sets = [self._gone, *(each.gone for each in self._frozen if not each.written)]
-        sets = [each for each in sets if each]
-        if not sets:
-            return [False for _ in keys]
-        return [any(key in each for each in sets) for key in keys]
+        return tuple(each for each in sets if each)
 
     def all_gone(self) -> frozenset[bytes]:
         """Keys of which what the floor has does not count any more."""
-        due = (each.gone for each in self._frozen if not each.written)
-        return frozenset(self._gone).union(*due)
+        return frozenset().union(*self.gone())
 
     @property
     def busy(self) -> bool:
