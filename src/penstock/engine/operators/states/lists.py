@@ -138,10 +138,11 @@ class ListState:
         for batch in self._place.restored(child.table, required):
             self._scope.keyed.load_child(child, batch)
         keep_chain(child.table, self._place.context)
-        end = child.space.cells.end
-        if end:
-            (positions,) = child.keys_of(np.arange(end))
-            ranks = positions.to_numpy(zero_copy_only=False)
+        cells = np.flatnonzero(child.table.present[: child.space.cells.end])
+        if len(cells):
+            (positions,) = child.keys_of(cells)
+            ranks = np.zeros(child.space.cells.end, np.int64)
+            ranks[cells] = positions.to_numpy(zero_copy_only=False)
             child.put_in_order(ranks)
             self._next = int(ranks.max()) + 1
         child.table.brought = self._brought
