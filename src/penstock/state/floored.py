@@ -130,6 +130,7 @@ class FlooredKeyed(Keyed):
         rows = RowBytes(table.schema)
         opened = self._open_floor(table.state, rows)
         if opened.rows:
+            self.vacate_left()
             self._leave(self.space.everybody())
         changes = WriteBack(opened.floor, rows, self._groups)
         changes.table = table
@@ -153,6 +154,7 @@ class FlooredKeyed(Keyed):
     # ---- what leaves memory
 
     def make_room(self) -> None:
+        self.vacate_left()  # while a snapshot is read: cells that leave memory may be others' afterwards
         for each in self._lowers:
             each.sweep(self.space)
         share, used = self._budget.share_bytes, self.bytes_used
