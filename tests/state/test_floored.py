@@ -503,3 +503,37 @@ def _write_down_behind(floor: Any, views: Sequence[Any]) -> None:
         return both
 
     floor.get, floor.below = then(floor.get), then(floor.below)
+
+
+def test_lists_come_from_the_heap_though_there_is_no_room_for_all_of_them() -> None:
+    """I23: some have left memory again before the last is read, and their cells have no position."""
+    heap = Way(incremental=True)
+    context = replace(CONTEXT, input_schemas=(SCHEMA,), max_parallelism=128)
+    job = Job()
+    job.operator = Process(Totals, ("k",), SCHEMA)
+    job.operator.open(heap.over(context))
+
+    def add(function: Totals, rows: pa.RecordBatch) -> None:
+        function.entries.add_batch(rows, _v(rows))
+
+    def increment(number: int) -> list[Segment]:
+        order = SnapshotOrder(CheckpointId(number), base=CheckpointId(number - 1))
+        tables = job.operator.freeze(order).tables
+        return [segment for table in tables for segment in table.write(out_for(number))]
+
+    job.run(range(2_000), add)
+    increment(1)
+    job.run(range(20), add)
+    job.run(range(30, 35), lambda f, rows: f.entries.clear_batch(rows))
+    increment(2)
+    for number in (3, 4, 5):
+        job.run([40 + number], add)
+        segments = increment(number)
+    assert sum(each.delta for each in segments if each.state == "entries") == 4
+    again = Job(restored=(snapshot_of(*segments),))
+    found = again.run([5, 30, 50], lambda f, rows: f.entries.get_batch(rows).positions.to_pylist())
+    assert found == [0, 0, 2]
+    again.operator._scope.keyed._budget = Budget(1 << 30)
+    again.run(range(3_000, 3_500), add)
+    cells = again.operator._scope.keyed.space.find([pa.array(range(3_000, 3_500), pa.int64())])
+    assert len(np.unique(cells)) == 500, "no cell was given back twice"

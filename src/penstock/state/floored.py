@@ -134,7 +134,7 @@ class FlooredKeyed(Keyed):
         rows = RowBytes(table.schema)
         opened = self._open_floor(table.state, rows)
         if opened.rows:
-            self.settle()
+            self.vacate_left()
             self._leave(self.space.everybody())
         changes = self._down(opened, rows)
         changes.table = table
@@ -169,6 +169,7 @@ class FlooredKeyed(Keyed):
         self.settle()
 
     def make_room(self) -> None:
+        self.vacate_left()  # while a snapshot is read: cells that leave memory may be others' afterwards
         for each in self._lowers:
             each.sweep(self.space)
         share, used, came = self._budget.share_bytes, self.bytes_used, self.space.came()

@@ -113,12 +113,15 @@ class Keyed:
         """A state has nothing for these keys any more."""
         self._left.append(cells)
 
-    def settle(self) -> None:
-        """A batch is done, or a snapshot loaded: of the keys that a state has left, those go that no other has anything
-        for."""
+    def vacate_left(self) -> None:
         if self._left:
             left, self._left = self._left, []
             self.vacate(np.unique(np.concatenate(left)))
+
+    def settle(self) -> None:
+        """A batch is done, or a snapshot loaded: of the keys that a state has left, those go that no other has anything
+        for."""
+        self.vacate_left()
         self.make_room()
         for cells in self._all_cells():
             tidy(cells)
