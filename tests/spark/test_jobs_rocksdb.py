@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import penstock as pen
-from penstock.shells.spark.floors_dir import PREFIX
+from penstock.shells.spark.floors_dir import PREFIX, floors_parent
 from tests.spark import jobs
 from tests.spark.ends import until
 from tests.spark.taps import Tap
@@ -64,8 +64,12 @@ def check(table: pa.Table) -> None:
 
 def folders() -> list[Path]:
     """Of the floors of the workers that live."""
-    local = {psutil.Process(pid).environ()["SPARK_LOCAL_DIRS"] for pid in jobs.workers()}
-    return [path for each in local for path in Path(each).glob(f"{PREFIX}*") if path.is_dir()]
+    local = set()
+    for pid in jobs.workers():
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("SPARK_LOCAL_DIRS", psutil.Process(pid).environ()["SPARK_LOCAL_DIRS"])
+            local.add(floors_parent())
+    return [path for each in local for path in each.glob(f"{PREFIX}*") if path.is_dir()]
 
 
 def test_a_killed_worker_is_replaced_and_every_row_counts_once(spark: Any, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from tests.engine.test_states import CONTEXT
 from tests.engine.ttl_kit import Clock, Declared, Op, written
 from tests.engine.ttl_kit import Stage as Lives
 from tests.state.helpers import opened, snapshot_of
-from tests.state.ways import NoRoom, Way, inline_pieces
+from tests.state.ways import WAYS, NoRoom, Way, inline_pieces
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])
 AGGREGATES = {"n": pen.count(), "total": pen.sum("v")}
@@ -394,12 +394,19 @@ class Wider(Totals):
 
 
 class Job:
-    def __init__(self, function: type[Totals] = Totals, restored: Any = ()) -> None:
+    def __init__(
+        self,
+        function: type[Totals] = Totals,
+        restored: Any = (),
+        way: Way = WAYS["floors"],
+        **more: Any,
+    ) -> None:
         self.floors = MemoryFloors()
-        way = Way(incremental=True, floors=lambda: self.floors)
+        if way is WAYS["floors"]:
+            way = replace(way, floors=lambda: self.floors)
         self.operator = Process(function, ("k",), SCHEMA)
-        context = replace(CONTEXT, input_schemas=(SCHEMA,), restored=restored, max_parallelism=128)
-        self.operator.open(way.over(context))
+        fitting = {"input_schemas": (SCHEMA,), "restored": restored, "max_parallelism": 128}
+        self.operator.open(way.over(replace(CONTEXT, **fitting, **more)))
 
     def run(self, keys: Sequence[int], do: Any, value: int | None = 1) -> Any:
         found: list[Any] = []
@@ -537,3 +544,18 @@ def test_lists_come_from_the_heap_though_there_is_no_room_for_all_of_them() -> N
     again.run(range(3_000, 3_500), add)
     cells = again.operator._scope.keyed.space.find([pa.array(range(3_000, 3_500), pa.int64())])
     assert len(np.unique(cells)) == 500, "no cell was given back twice"
+
+
+def test_files_of_a_snapshot_that_was_given_up_after_it_was_written_down_go(tmp_path: Path) -> None:
+    """I26, C4: the loop could not wait, and then the checkpoint was aborted."""
+    floors = RocksFloors(tmp_path / "floors")
+    way = Way(incremental=True, floors=lambda: floors)
+    operator = opened(["k"], AGGREGATES, SCHEMA, over=way.over)
+    for number in range(1, 4):
+        operator.process(batch(range(100)), 0)
+        view = operator.freeze(SnapshotOrder(CheckpointId(number))).tables[0]
+        operator.process(batch([number]), 0)
+        operator.process(batch([100 + number]), 0)
+        assert not view.copying, "it was settled"
+        view.release()
+    assert not [path.name for path in (tmp_path / "floors").iterdir() if "kept" in path.name]

@@ -24,7 +24,7 @@ from penstock.state.changes import Chain, Link, put_all, put_delta, restored_lin
 from penstock.state.frozen import Out
 from penstock.state.intervals import Interval, Noted, changed_cells, since
 from penstock.state.segments import schema_message
-from penstock.state.tracking import View
+from penstock.state.tracking import HoldsNothing, View
 
 INTERVALS_MAX = 32
 """No more are kept: the oldest become one."""
@@ -171,7 +171,7 @@ class Changelog(Noted):
 
 
 @dataclass(frozen=True)
-class Tail:
+class Tail(HoldsNothing):
     """For a checkpoint that was frozen at this mark: what nobody has written ahead."""
 
     log: Changelog
@@ -216,7 +216,7 @@ class Tail:
 
 
 @dataclass(frozen=True)
-class Cut:
+class Cut(HoldsNothing):
     """What changed between two marks, ahead of the checkpoints that will need it."""
 
     since: int
@@ -232,7 +232,7 @@ class Cut:
 
 
 @dataclass(frozen=True)
-class Whole:
+class Whole(HoldsNothing):
     """All rows at a mark."""
 
     mark: int

@@ -23,7 +23,7 @@ from penstock.state.flat import to_arrow
 from penstock.state.frozen import Out
 from penstock.state.intervals import Interval, Noted, changed_cells, since
 from penstock.state.segments import BLOCK_ROWS_MAX, GROUP_COLUMN
-from penstock.state.tracking import View
+from penstock.state.tracking import HoldsNothing, View
 from penstock.wire import paths
 
 INTERVALS_MAX = 32
@@ -117,7 +117,7 @@ class Changes(Noted):
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(HoldsNothing):
     """What to write for one checkpoint, which was frozen at this mark."""
 
     changes: Changes

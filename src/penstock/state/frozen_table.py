@@ -98,6 +98,8 @@ class FrozenTable:
     def release(self) -> None:
         """The view is not needed any more: the table stops saving for it and its memory is given back."""
         self.copying = False
+        if self.plan is not None:
+            self.plan.release()
         self._undo = []
         self._raw, self._readers = (), ()
         self._keys = lambda _: []

@@ -52,6 +52,16 @@ class Plan(Protocol):
         """On another thread. The view is released afterwards, if it was not before."""
         ...
 
+    def release(self) -> None:
+        """It is written, or given up: what was held for it can go."""
+        ...
+
+
+class HoldsNothing:
+    """For plans that need nothing but the view."""
+
+    def release(self) -> None: ...
+
 
 class Tracker(Protocol):
     """Of one table. All calls but those of its plans come from the table's own thread."""

@@ -148,6 +148,11 @@ class WriteDown:
         }
         return (replace(segments[0], rows_after=view.rows), *segments[1:])
 
+    def release(self) -> None:
+        """Its files are not wanted any more."""
+        if self.kept is not None:
+            self.kept.release()
+
     def settle(self, view: View) -> Kept:
         """The floor's files as they are once all that had changed at the freeze is written down."""
         with self.changes.floor.alone:
@@ -159,8 +164,9 @@ class WriteDown:
                     if isinstance(plan, WriteDown):
                         plan.settle(earlier)
                 self._write_down(view)
-                self.kept = self.changes.floor.keep()
+                kept = self.changes.floor.keep()
                 view.release()
+                self.kept = kept
         return self.kept
 
     def _write_down(self, view: View) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from penstock.errors import StorageError
 from penstock.ports.floor import Floor, Members
+from penstock.shells.spark.copies_dir import local_dir
 from penstock.storage.rocks import RocksFloors, check_installed
 
 PREFIX = "penstock-floors-"
@@ -56,9 +56,8 @@ def open_floors() -> LockedFloors:
 
 
 def floors_parent() -> Path:
-    """Spark's own folder for this executor, which goes with it."""
-    first = os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0].strip()
-    return Path(first) if first and Path(first).is_dir() else Path(tempfile.gettempdir())
+    """Beside the folder of Spark's own blocks, where the next worker on this host looks, too."""
+    return local_dir()
 
 
 def sweep(parent: Path) -> None:
