@@ -559,3 +559,24 @@ def test_files_of_a_snapshot_that_was_given_up_after_it_was_written_down_go(tmp_
         assert not view.copying, "it was settled"
         view.release()
     assert not [path.name for path in (tmp_path / "floors").iterdir() if "kept" in path.name]
+
+
+def test_what_is_over_below_is_never_more_than_a_few_times_what_came_lately() -> None:
+    """S8, I26: new keys come with every batch, and none of them ever comes again."""
+    clock, floors = Clock(), MemoryFloors()
+    stage = Lives(clock, Declared(), way=Way(incremental=True, floors=lambda: floors))
+    for number in range(30):
+        stage.tick()
+        stage.do([Op("value", f"user {number} {n}", n) for n in range(500)])
+        clock.ms += 50
+    assert sum(len(floor.rows) for floor in floors.opened) < 5_000, "15,000 have come"
+
+
+def test_a_block_of_a_snapshot_may_be_larger_than_memory() -> None:
+    """S5, I23: it is not one batch."""
+    heap = Job(way=WAYS["heap"])
+    heap.run(range(30_000), lambda f, rows: f.value.update_batch(rows, _v(rows)))
+    way = replace(WAYS["floors"], budget=lambda: Budget(4 << 20))
+    again = Job(restored=(heap.snapshot(),), way=way)
+    found = again.run([7, 29_999], lambda f, rows: f.value.get_batch(rows).column("n").to_pylist())
+    assert found == [1, 1]

@@ -24,7 +24,7 @@ from penstock.state.cells import Groups
 from penstock.state.child import Child
 from penstock.state.keyed import Keyed, Log
 from penstock.state.keyspace import KeySpace
-from penstock.state.lifetime import Lifetimes
+from penstock.state.lifetime import SWEEP_PER_ROW, Lifetimes
 from penstock.state.logged_floor import LoggedFloor
 from penstock.state.row_bytes import RowBytes
 from penstock.state.table import Table
@@ -170,9 +170,11 @@ class FlooredKeyed(Keyed):
 
     def make_room(self) -> None:
         self.vacate_left()  # while a snapshot is read: cells that leave memory may be others' afterwards
+        came = self.space.came()
         for each in self._lowers:
-            each.sweep(self.space)
-        share, used, came = self._budget.share_bytes, self.bytes_used, self.space.came()
+            self.leave(each.sweep(self.space, came))
+        self.vacate_left()
+        share, used = self._budget.share_bytes, self.bytes_used
         if used > share and self._may_leave(used, share):
             self._evict(used, share, came)
         self.space.next_batch()
@@ -226,24 +228,32 @@ class Asked:
 
 
 class Sweeper:
-    """Goes round the rows of a floor, a few at a time."""
+    """Goes round the rows of a floor, a few at a time, for keys of which a row is over."""
 
     def __init__(self, changes: Down, table: Table) -> None:
         self._changes = changes
         self._table = table
         self._at = b""
 
-    def sweep(self, space: CachedSpace) -> None:
+    def found(self, space: CachedSpace, came: int) -> I64:
+        """Their cells, now that they are in memory. More than have come are looked at: then what is over is never more
+        than what is not."""
         lifetimes = self._table.lifetimes
         if lifetimes is None or not len(self._table):
-            return
-        rows = list(islice(self._changes.floor.scan(self._at), SWEPT_ROWS))
-        self._at = rows[-1][0] + b"\0" if len(rows) == SWEPT_ROWS else b""
+            return _NONE
+        most = SWEPT_ROWS + SWEEP_PER_ROW * came
+        rows = list(islice(self._changes.floor.scan(self._at), most))
+        self._at = rows[-1][0] + b"\0" if len(rows) == most else b""
         over_ms = lifetimes.over_ms
         over = [key for key, value in rows if int.from_bytes(value[-8:], "little") <= over_ms]
-        if over:
-            codec = self._changes.rows
-            space.find(codec.key_columns(over)[: codec.owner_width])
+        if not over:
+            return _NONE
+        codec = self._changes.rows
+        cells = space.find(codec.key_columns(over)[: codec.owner_width])
+        return np.unique(cells[cells >= 0])
+
+
+_NONE: I64 = np.empty(0, np.int64)
 
 
 Down: TypeAlias = WriteBack | LoggedFloor
@@ -262,8 +272,9 @@ class Lower(Protocol):
         """The rows of these keys leave memory. Those that are over go for good."""
         ...
 
-    def sweep(self, space: CachedSpace) -> None:
-        """Fetches a few keys of which a row is over, so that it can go."""
+    def sweep(self, space: CachedSpace, came: int) -> I64:
+        """Looks for rows below that are over, and drops them; the cells of their keys, of which `came` came into memory
+        since the last time."""
         ...
 
     @property
@@ -299,15 +310,19 @@ class LowerTable:
 
     def leave(self, cells: I64) -> None:
         held = cells[self.table.present.take(cells)]
-        if self.table.lifetimes is not None:
-            over = self.table.lifetimes.over(held)
-            self.table.drop(held[over])
-            held = held[~over]
+        self._drop_over(held)
+        held = held[self.table.present.take(held)]
         self.changes.write_down(held)
         self.table.forget(held)
 
-    def sweep(self, space: CachedSpace) -> None:
-        self.sweeper.sweep(space)
+    def sweep(self, space: CachedSpace, came: int) -> I64:
+        cells = self.sweeper.found(space, came)
+        self._drop_over(cells[self.table.present.take(cells)])
+        return cells
+
+    def _drop_over(self, held: I64) -> None:
+        if self.table.lifetimes is not None:
+            self.table.drop(held[self.table.lifetimes.over(held)])
 
     @property
     def owner_bytes(self) -> int:
@@ -345,15 +360,20 @@ class LowerChild:
         return Asked(sizes > 0, bring)
 
     def leave(self, cells: I64) -> None:
+        self._drop_over(cells)
         rows = self.child.walk(cells).cells
-        if self.table.lifetimes is not None:
-            self.child.drop(rows[self.table.lifetimes.over(rows)])
-            rows = self.child.walk(cells).cells
         self.changes.write_down(np.sort(rows))
         self.child.forget(cells, rows)
 
-    def sweep(self, space: CachedSpace) -> None:
-        self.sweeper.sweep(space)
+    def sweep(self, space: CachedSpace, came: int) -> I64:
+        cells = self.sweeper.found(space, came)
+        self._drop_over(cells)
+        return cells
+
+    def _drop_over(self, owners: I64) -> None:
+        if self.table.lifetimes is not None:
+            rows = self.child.walk(owners).cells
+            self.child.drop(rows[self.table.lifetimes.over(rows)])
 
     @property
     def owner_bytes(self) -> int:

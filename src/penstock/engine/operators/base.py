@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from penstock.connectors.answer import Answer, answered
 from penstock.connectors.deferred import Deferred
-from penstock.engine.operators.floors import StateFloors
+from penstock.engine.operators.floors import StateFloors, in_slices
 from penstock.protocol.messages import SnapshotOrder
 from penstock.protocol.snapshot import OperatorSnapshot, Plain, Segment
 from penstock.state.frozen import Frozen
@@ -67,7 +67,8 @@ class OperatorContext:
         """What was restored of a state, from every old subtask, as far as it is this subtask's now."""
         found = [segment for part in self.parts_of(state) for segment in part]
         if self.floors is not None:
-            found = self.floors.left_of(self.operator, state, found)
+            left = self.floors.left_of(self.operator, state, found)
+            return in_slices(self.read_segments(left, self.key_groups))
         return self.read_segments(found, self.key_groups)
 
     def parts_of(self, state: str) -> list[list[Segment]]:

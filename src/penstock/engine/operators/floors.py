@@ -7,10 +7,12 @@ others that belong here are put in.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING
+
+import pyarrow as pa
 
 from penstock.ports.floor import Floor, Floors
 from penstock.protocol.snapshot import Segment
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from penstock.engine.operators.base import OperatorContext
 
 ROWS_AT_ONCE = 65_536
+LOADED_ROWS = 4_096
+"""So many rows of a snapshot come into memory before others leave it."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,13 @@ def open_floor(context: OperatorContext, state: str, rows: RowBytes) -> Opened:
         context.restored_id,
         {each.member: each for each in narrow if lasts(each)},
     )
+
+
+def in_slices(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """What one batch brings must fit into memory."""
+    for batch in batches:
+        for start in range(0, batch.num_rows, LOADED_ROWS):
+            yield batch.slice(start, LOADED_ROWS)
 
 
 def _stored(context: OperatorContext, state: str) -> list[list[Segment]]:
