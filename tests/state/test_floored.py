@@ -575,8 +575,8 @@ def test_what_is_over_below_is_never_more_than_a_few_times_what_came_lately() ->
 def test_a_block_of_a_snapshot_may_be_larger_than_memory() -> None:
     """S5, I23: it is not one batch."""
     heap = Job(way=WAYS["heap"])
-    heap.run(range(30_000), lambda f, rows: f.value.update_batch(rows, _v(rows)))
+    heap.run(range(60_000), lambda f, rows: f.value.update_batch(rows, _v(rows)))
     way = replace(WAYS["floors"], budget=lambda: Budget(4 << 20))
     again = Job(restored=(heap.snapshot(),), way=way)
-    found = again.run([7, 29_999], lambda f, rows: f.value.get_batch(rows).column("n").to_pylist())
+    found = again.run([7, 59_999], lambda f, rows: f.value.get_batch(rows).column("n").to_pylist())
     assert found == [1, 1]

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from penstock.protocol.ids import CheckpointId
+from penstock.engine.worker.segment_files import SegmentFiles
+from penstock.protocol.ids import AttemptId, CheckpointId, SlotId
 from penstock.protocol.messages import SnapshotOrder
 from penstock.protocol.snapshot import Segment
 from penstock.state.floored import Budget
 from penstock.state.logged_floor import LoggedFloor
+from penstock.storage.memory import MemoryStore
+from penstock.wire import paths
+from penstock.wire.paths import WorkerFile
 from tests.state.helpers import inline_out, segments_of, snapshot_of
 from tests.state.log_kit import Listed
 from tests.state.test_floored import Job as FlooredJob
@@ -165,3 +169,14 @@ def test_without_a_changelog_what_one_has_written_is_gone_on_with_and_the_revers
     plain = FlooredJob(restored=(snapshot_of(*segments),))
     plain.run([4], lambda f, rows: f.value.update_batch(rows, _v(rows)), 9)
     assert values_in([*plain.snapshot(2).segments], [3, 4, 5]) == [2, 9, 1]
+
+
+def test_all_files_of_a_floor_lie_where_later_checkpoints_may_refer_to_them() -> None:
+    """T4, I12, bug-D1: also those that change with every snapshot."""
+    job, store = Job(), MemoryStore()
+    job.put(range(50), 1)
+    place = WorkerFile(CheckpointId(1), SlotId(0), AttemptId(1), "base-0-1")
+    out = SegmentFiles(store, place, 0)
+    segments = job.log.admitted[1][0].view(job.changes.materialize()).write(out)
+    out.finish()
+    assert segments and all(paths.shared_of(each.file) for each in segments)
