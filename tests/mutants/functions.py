@@ -18,7 +18,7 @@ from penstock.engine.worker.snapshots import WriteWork
 from penstock.errors import StorageError
 from penstock.plan.keyhash import I64
 from penstock.state import changes, lifetime
-from penstock.state.changes import GONE_FIELD, Plan
+from penstock.state.changes import GONE_FIELD
 from penstock.state.child import Child
 from penstock.state.lifetime import Lifetimes
 from penstock.state.table import BELOW_PREFIX, Table
@@ -72,12 +72,12 @@ def a_list_is_cleared_after_what_was_added_to_it() -> AbstractContextManager[Non
 
 def _silent_about(which: Callable[[pa.Schema], bool]) -> AbstractContextManager[None]:
     """Increments do not say what is gone from these states."""
-    original = Plan.gone
+    original = changes.gone_rows
 
-    def gone(self: Plan, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        return iter(()) if which(schema) else original(self, schema)
+    def gone_rows(intervals: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        return iter(()) if which(schema) else original(intervals, schema)
 
-    return swapped(Plan, "gone", gone)
+    return swapped(changes, "gone_rows", gone_rows)
 
 
 def _is_below(schema: pa.Schema) -> bool:

@@ -35,7 +35,7 @@ def test_the_simulator_finds_a_known_bug(name: str) -> None:
 
 def test_a_few_of_the_bugs_that_other_tests_find() -> None:
     """The rest take a process each: `make mutants` runs them all."""
-    some = TESTED[::8]
+    some = TESTED[::9]
     run = subprocess.run(
         [sys.executable, "-m", "tests.mutants", *some],
         cwd=ROOT,
@@ -69,7 +69,7 @@ def test_there_are_many_mutants_and_each_says_which_rule_it_breaks() -> None:
 def test_every_test_that_a_mutant_relies_on_is_there() -> None:
     for name in TESTED:
         for test in MUTANTS[name].tests:
-            path, _, function = test.partition("::")
+            path, _, function = test.partition("[")[0].partition("::")
             assert f"def {function}" in (ROOT / path).read_text(), f"{name}: {test}"
 
 

@@ -16,7 +16,7 @@ from penstock.shells.sim.world import Violation, World
 
 SCHEDULES = 4_000
 FIRST = 10_000
-FRESH = 1_000
+FRESH = 250
 SEEDS = Path(__file__).parent / "seeds" / "failed.txt"
 
 

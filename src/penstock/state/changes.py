@@ -233,7 +233,7 @@ def _can_be_shared(segment: Segment) -> bool:
 def _emptied(segments: Sequence[Segment]) -> Segment:
     """All rows of a state that had none: what its deltas begin with."""
     first = next(each for each in segments if not each.delta)
-    return replace(first, blocks=(), file="", inline=b"")
+    return replace(first, blocks=(), file="", inline=b"", member="", rows_after=0)
 
 
 def _narrowed(segment: Segment, groups: range) -> Segment:

@@ -101,6 +101,8 @@ class FlooredKeyed(Keyed):
         self._budget = budget
         self._label = label
         self._lowers: list[Lower] = []
+        self._reading = False
+        """Rows of a snapshot come in."""
         budget.join()
         self.space.below = self
 
@@ -165,13 +167,19 @@ class FlooredKeyed(Keyed):
     # ---- what leaves memory
 
     def _before_load(self) -> None:
-        """More than fits into memory may come."""
-        self.settle()
+        """More than fits into memory may come. What is over stays: to say that it went, the next checkpoint must know
+        on what it builds."""
+        self._reading = True
+        self.make_room()
+
+    def settle(self) -> None:
+        self._reading = False
+        super().settle()
 
     def make_room(self) -> None:
         self.vacate_left()  # while a snapshot is read: cells that leave memory may be others' afterwards
         came = self.space.came()
-        for each in self._lowers:
+        for each in self._lowers if not self._reading else ():
             self.leave(each.sweep(self.space, came))
         self.vacate_left()
         share, used = self._budget.share_bytes, self.bytes_used
@@ -196,6 +204,8 @@ class FlooredKeyed(Keyed):
 
     def _leave(self, cells: I64) -> None:
         for each in self._lowers:
+            if not self._reading:
+                each.drop_over(cells)
             each.leave(cells)
         self.space.remove(cells)
 
@@ -269,7 +279,11 @@ class Lower(Protocol):
     def ask(self, keys: Sequence[bytes]) -> Asked: ...
 
     def leave(self, cells: I64) -> None:
-        """The rows of these keys leave memory. Those that are over go for good."""
+        """The rows of these keys leave memory."""
+        ...
+
+    def drop_over(self, cells: I64) -> None:
+        """Rows of these keys that are over go for good."""
         ...
 
     def sweep(self, space: CachedSpace, came: int) -> I64:
@@ -310,18 +324,17 @@ class LowerTable:
 
     def leave(self, cells: I64) -> None:
         held = cells[self.table.present.take(cells)]
-        self._drop_over(held)
-        held = held[self.table.present.take(held)]
         self.changes.write_down(held)
         self.table.forget(held)
 
     def sweep(self, space: CachedSpace, came: int) -> I64:
         cells = self.sweeper.found(space, came)
-        self._drop_over(cells[self.table.present.take(cells)])
+        self.drop_over(cells)
         return cells
 
-    def _drop_over(self, held: I64) -> None:
+    def drop_over(self, cells: I64) -> None:
         if self.table.lifetimes is not None:
+            held = cells[self.table.present.take(cells)]
             self.table.drop(held[self.table.lifetimes.over(held)])
 
     @property
@@ -360,19 +373,18 @@ class LowerChild:
         return Asked(sizes > 0, bring)
 
     def leave(self, cells: I64) -> None:
-        self._drop_over(cells)
         rows = self.child.walk(cells).cells
         self.changes.write_down(np.sort(rows))
         self.child.forget(cells, rows)
 
     def sweep(self, space: CachedSpace, came: int) -> I64:
         cells = self.sweeper.found(space, came)
-        self._drop_over(cells)
+        self.drop_over(cells)
         return cells
 
-    def _drop_over(self, owners: I64) -> None:
+    def drop_over(self, cells: I64) -> None:
         if self.table.lifetimes is not None:
-            rows = self.child.walk(owners).cells
+            rows = self.child.walk(cells).cells
             self.child.drop(rows[self.table.lifetimes.over(rows)])
 
     @property

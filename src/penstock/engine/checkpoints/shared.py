@@ -81,7 +81,7 @@ def read_references(
     """The same for whoever has not read the manifests, and the newest of them that cannot be read."""
     readable: dict[CheckpointId, Manifest] = {}
     unreadable = NO_CHECKPOINT
-    for name in names:
+    for name in sorted(names):
         checkpoint = paths.metadata_of(name)
         if checkpoint is None:
             continue
