@@ -1,5 +1,6 @@
-"""Tests run in three lanes side by side: jobs on a Spark of the test's own process, one after the other; programs that
-start a Spark of their own; and all the rest."""
+"""Tests run in four lanes side by side: in the first all jobs on a Spark of the test's own process, one after another;
+in the second all programs that start a Spark of their own; in the others the rest, file by file. A lane that is through
+with its own takes files, too."""
 
 from __future__ import annotations
 
@@ -41,12 +42,20 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Before xdist looks at the groups."""
+    """Before xdist looks at the groups, which it hands out in the order of their first tests."""
     for item in items:
         item.add_marker(pytest.mark.xdist_group(_lane(item)))
+    items.sort(key=_place)
 
 
 def _lane(item: pytest.Item) -> str:
     if item.get_closest_marker("spark") is None:
-        return "rest"
+        return item.nodeid.partition("::")[0]
     return "programs" if any(name in item.nodeid for name in PROGRAMS) else "spark"
+
+
+def _place(item: pytest.Item) -> int:
+    """What takes longest begins first: the lanes are to end at the same time."""
+    lane = _lane(item)
+    order = ("spark", "programs", "tests/sim/", "tests/engine/")
+    return next((n for n, begin in enumerate(order) if lane.startswith(begin)), len(order))

@@ -155,7 +155,8 @@ def test_a_path_without_a_job_is_an_error_and_people_get_a_table(
     (tmp_path / "other").mkdir()
     refused = CliRunner().invoke(app, ["gc", str(tmp_path / "other"), "--json"])
     assert refused.exit_code == 1
-    assert json.loads(refused.stdout.splitlines()[-1])["kind"] == "ConfigError"
+    told = json.loads(refused.stdout.splitlines()[-1])
+    assert told["kind"] == "ConfigError" and "nor a checkpoint directory" in str(told)
     wrong = CliRunner().invoke(app, ["gc", store.root, "--older-than", "soon", "--json"])
     assert wrong.exit_code == 1 and "--older-than" in wrong.stdout
 

@@ -405,14 +405,14 @@ def test_states_that_nobody_declares_go_when_asked() -> None:
     assert {segment.state for segment in after.checkpoint().segments} == {"new"}
 
 
+@chained
 @pytest.mark.parametrize("allowed", [False, True])
-def test_a_state_of_another_kind_is_refused(allowed: bool) -> None:
+def test_a_state_of_another_kind_is_refused(allowed: bool, chain: bool) -> None:
     """S10."""
     restored = in_checkpoint(
-        processing(lambda c: c.value_state("s", "v INT"), lambda s, row: s.update((row.v,))),
-        chain=False,
+        processing(lambda c: c.value_state("s", "v INT"), lambda s, row: s.update((row.v,))), chain
     )
-    with pytest.raises(SchemaError, match="state 's': it is a value state .* a list state now"):
+    with pytest.raises(SchemaError, match="state 's': it is a value.* state .* a list state now"):
         processing(lambda c: c.list_state("s", "v INT"), lambda s, r: 0, restored, allowed=allowed)
 
 

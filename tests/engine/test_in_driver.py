@@ -67,6 +67,16 @@ def test_a_state_that_is_too_large_is_refused_with_what_it_is_and_what_to_do() -
     )
 
 
+def test_a_state_in_several_pieces_counts_as_a_whole() -> None:
+    """T1: as the files of a floor are."""
+    pieces = FrozenOperator(tables=(FrozenRows((MANY,), 0), FrozenRows((MANY,), 0)))
+    (told,) = written(ROOM, work=pieces)
+    size = sum(len(each.inline or b"") for each in told.operators["work"].segments)
+    written(replace(ROOM, state_bytes_max=size), work=pieces)
+    with pytest.raises(StorageError, match=f"has {size:,} bytes"):
+        written(replace(ROOM, state_bytes_max=size - 1), work=pieces)
+
+
 def test_many_small_states_are_too_large_together() -> None:
     """T1: what one worker may send has a limit, rows in flight count."""
     (told,) = written(ROOM, work=state(MANY))

@@ -104,7 +104,7 @@ def test_what_an_earlier_recording_left_belongs_to_the_next_snapshot() -> None:
 def test_the_rest_of_a_batch_that_a_slice_cut_is_in_flight() -> None:
     """B7: a long batch does not hold the snapshot up, and nothing of it is lost."""
     bench = Bench()
-    bench.subtask._slice_rows = 2
+    bench.subtask.slicing.rows = 2
     bench.a.frames += [Batch(rows(1, 2, 3, 4, 5)), barrier(N1, True)]
     bench.b.frames += [barrier(N1, True)]
     assert bench.subtask.step()
@@ -224,7 +224,7 @@ def test_rows_of_another_parallelism_are_processed_in_slices_and_whatever_is_hel
     """B7, I25: a barrier behind them cannot be what they wait for."""
     bench = Bench(rescued=[Rescued(0, Batch(rows(1, 2, 3)))])
     bench.out.confirms = False
-    bench.subtask._slice_rows = 2
+    bench.subtask.slicing.rows = 2
     bench.subtask.trigger(SnapshotOrder(N1, CHECKPOINT, urgent=True))
     assert bench.subtask.step()
     assert bench.seen == [1, 2]
@@ -265,7 +265,7 @@ def test_rows_in_flight_and_rows_processed_make_up_just_what_was_sent(
 ) -> None:
     """I3, I4, bug-C1, bug-B8: any interleaving of frames, steps, triggers, aborts and full outputs."""
     bench = Bench(room=data.draw(st.integers(1, 4)), pointwise=pointwise)
-    bench.subtask._slice_rows = data.draw(st.integers(1, 4))
+    bench.subtask.slicing.rows = data.draw(st.integers(1, 4))
     seen_at: dict[int, list[int]] = {}
     sent: dict[int, list[int]] = {0: [], 1: []}
     sent_at: dict[tuple[int, int], int] = {}

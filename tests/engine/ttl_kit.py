@@ -191,6 +191,7 @@ class Model:
     map: dict[Any, dict[int, Entry]] = field(default_factory=dict)
     most: dict[Any, Entry] = field(default_factory=dict)
     stats: dict[Any, Entry] = field(default_factory=dict)
+    something_was_over: bool = False
 
     def tick(self, wall_ms: float) -> None:
         """Time goes on, never back, and what is over goes."""
@@ -205,7 +206,9 @@ class Model:
 
     def _over(self, entry: Entry) -> bool:
         ttl_ms = self.declared.ttl_ms
-        return ttl_ms is not None and self.now >= entry.touched + ttl_ms
+        over = ttl_ms is not None and self.now >= entry.touched + ttl_ms
+        self.something_was_over |= over
+        return over
 
     def _read(self, entry: Entry | None) -> Any:
         if entry is None:
@@ -265,7 +268,7 @@ class Model:
             {user: kept(entry) for user, entry in part.items()}
             for part in (self.value, self.most, self.stats)
         )
-        made = Model(now, declared, value, lists, maps, most, stats)
+        made = Model(now, declared, value, lists, maps, most, stats, self.something_was_over)
         made.tick(wall_ms)
         return made
 

@@ -145,7 +145,7 @@ def the_last_snapshot_waits_for_nobody() -> AbstractContextManager[None]:
 def the_last_snapshot_is_taken_again_and_again() -> AbstractContextManager[None]:
     """A final snapshot that is complete is followed by another (I27)."""
     nobody = property(lambda self: None, lambda self, kind: None)
-    return swapped(Coordinator, "_done_kind", nobody)
+    return swapped(Coordinator, "_done_kind", nobody, new=True)
 
 
 @simulated

@@ -11,9 +11,9 @@ import numpy as np
 
 from penstock.engine.operators import floors as adopting
 from penstock.engine.operators.states.lists import ListState
-from penstock.plan.keyhash import I64
+from penstock.plan.keyhash import I64, Flags
 from penstock.shells.spark import floors_dir
-from penstock.state import floor_files, floored, row_bytes
+from penstock.state import floor_files, floored, row_bytes, write_back
 from penstock.state.cached_space import CachedSpace
 from penstock.state.exact_sums import SumIntegers
 from penstock.state.floored import Budget, FlooredKeyed
@@ -87,10 +87,52 @@ def all_that_leaves_is_written_down() -> AbstractContextManager[None]:
     return swapped(WriteBack, "write_down", write_down)
 
 
-@tested(FLOORED + "test_a_snapshot_has_the_rows_of_its_freeze_though_rows_must_leave_memory")
-def rows_leave_while_a_snapshot_is_to_be_written_down() -> AbstractContextManager[None]:
+@tested(FLOORED + "test_rows_leave_memory_while_a_snapshot_is_to_be_written_down")
+def any_row_leaves_while_a_snapshot_is_to_be_written_down() -> AbstractContextManager[None]:
     """A checkpoint has rows of after its barrier (I2, I3)."""
-    return swapped(FlooredKeyed, "_may_leave", lambda self, used, share: True)
+    return swapped(FlooredKeyed, "_can_leave", lambda self, cells: np.ones(len(cells), np.bool_))
+
+
+@tested(FLOORED + "test_rows_leave_memory_while_a_snapshot_is_to_be_written_down")
+def nothing_leaves_while_a_snapshot_is_to_be_written_down() -> AbstractContextManager[None]:
+    """The loop stands still for as long as a snapshot takes (I25)."""
+    return swapped(FlooredKeyed, "_can_leave", lambda self, cells: np.zeros(len(cells), np.bool_))
+
+
+@tested(FLOORED + "test_rows_leave_memory_while_a_snapshot_is_to_be_written_down")
+def what_a_snapshot_has_still_to_write_down_leaves_without_it() -> AbstractContextManager[None]:
+    """A row is neither in memory nor below until the snapshot gets to it (I2)."""
+    return swapped(WriteBack, "_write_ahead", lambda self, cells: None)
+
+
+@tested(
+    FLOORED + "test_rows_that_changed_behind_a_snapshot_that_was_given_up_wait_for_the_one_before"
+)
+def a_snapshot_that_was_given_up_says_nothing_of_later_changes() -> AbstractContextManager[None]:
+    """The one before it has rows of after its barrier (I2, B6)."""
+
+    def can_go_down(self: WriteBack, cells: I64) -> Flags:
+        return ~self.dirty.take(cells)
+
+    return swapped(WriteBack, "can_go_down", can_go_down)
+
+
+@tested(
+    FLOORED + "test_a_key_that_was_cleared_and_came_back_before_a_snapshot_is_not_taken_away_by_it"
+)
+def rows_go_down_before_what_their_keys_had_is_taken_away() -> AbstractContextManager[None]:
+    """A key that was cleared and set again is lost (S1, I2)."""
+
+    def can_go_down(self: WriteBack, cells: I64) -> Flags:
+        later = [
+            each
+            for _, plan in self._plans[:1]
+            for each in self._frozen
+            if each not in plan.intervals
+        ]
+        return ~write_back._set_in([self.dirty, *(each.dirty for each in later)], cells)
+
+    return swapped(WriteBack, "can_go_down", can_go_down)
 
 
 @tested(FLOORED + "test_snapshots_are_written_down_in_the_order_of_their_freezes")
@@ -206,10 +248,21 @@ def rows_that_come_back_are_in_older_snapshots() -> AbstractContextManager[None]
     return swapped(Table, "bring", bring)
 
 
-@tested(FLOORED + "test_a_moment_that_is_to_come_is_that_of_the_restore")
+@tested(FLOORED + "test_a_moment_that_is_to_come_is_that_of_the_restore[floors]")
 def moments_that_are_to_come_stay_as_they_are() -> AbstractContextManager[None]:
     """A row that another host wrote, whose clock was ahead, lives longer (S8, I21)."""
-    return swapped(floored.Lifetimes, "brought", lambda self, cells: None)
+    return swapped(floored.Sweeper, "ahead", lambda self: iter(()))
+
+
+@tested(FLOORED + "test_a_moment_that_is_to_come_is_that_of_the_restore[changelog over floors]")
+def moments_are_held_back_in_memory_alone() -> AbstractContextManager[None]:
+    """After one more restore, the row lives longer again (S8, I21)."""
+
+    def hold_back(self: Table, cells: I64) -> None:
+        if self.lifetimes is not None:
+            self.lifetimes.touch(cells[self.lifetimes.ahead(cells)])
+
+    return swapped(Table, "hold_back", hold_back)
 
 
 @tested(FLOORED + "test_rows_that_are_over_leave_the_floor_though_nobody_asks_for_them")

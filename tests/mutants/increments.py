@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from penstock.engine.operators.process import ProcessContext
 from penstock.plan.keyhash import I64
-from penstock.protocol.snapshot import Segment
 from penstock.state import changes
 from penstock.state.changes import Changes, Plan
 from penstock.state.table import Table
@@ -72,14 +71,10 @@ def files_of_one_checkpoint_are_referred_to_by_others() -> AbstractContextManage
     return swapped(changes, "_can_be_shared", lambda segment: True)
 
 
-@tested(CHANGES + "test_a_range_of_key_groups_refers_to_what_it_needs")
+@tested(CHANGES + "test_what_has_rows_of_others_is_not_built_on")
 def all_of_a_segment_counts_for_everybody() -> AbstractContextManager[None]:
-    """After a change of parallelism two subtasks claim the same rows (R6, I15)."""
-
-    def narrowed(segment: Segment, groups: range) -> Segment:
-        return segment
-
-    return swapped(changes, "_narrowed", narrowed)
+    """After a change of parallelism subtasks build on what has the rows of others (R6, I15)."""
+    return swapped(changes, "_is_within", lambda segment, groups: True)
 
 
 @tested(CHANGES + "test_memory_is_bounded_while_no_checkpoint_completes")

@@ -360,7 +360,7 @@ def rescaled_rows_are_lost() -> AbstractContextManager[None]:
     )
 
 
-@simulated
+@tested("tests/engine/test_restoring.py::test_rows_that_went_before_all_channels_do_so_again")
 def rescaled_rows_wait_in_a_queue() -> AbstractContextManager[None]:
     """With another parallelism rows in flight are put into the queue of some channel, and what follows them comes by
     another one (I4, R6)."""
@@ -371,7 +371,7 @@ def rescaled_rows_wait_in_a_queue() -> AbstractContextManager[None]:
             next(each for each in inputs if each.port == entry.port).put(entry.rows)
         return []
 
-    return swapped(attempt, "restore_inflight", restore)
+    return swapped(restoring, "restore_inflight", restore)
 
 
 @tested(

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
+
+import pyarrow as pa
 
 from penstock.plan.keyhash import I64
 from penstock.state.cell_table import CellTable
 from penstock.state.cells import Cells
 from penstock.state.child import Child
 from penstock.state.columns import PiledColumn
-from penstock.state.frozen_table import FrozenTable, Saved
+from penstock.state.index import WordIndex
 from penstock.state.keyed import Keyed
 from penstock.state.near import NearCells
 from penstock.state.table import Table
@@ -18,6 +21,7 @@ from tests.mutants.registry import swapped, tested
 
 STATES = "tests/engine/test_states.py::test_states_answer_as_dictionaries_would"
 TABLE = "tests/state/test_cell_table.py::"
+NEAR = "tests/state/test_near.py::"
 
 
 @tested(STATES)
@@ -52,14 +56,7 @@ def neighbours_of_what_is_removed_are_not_joined() -> AbstractContextManager[Non
 @tested(STATES)
 def cells_are_used_again_while_a_snapshot_is_written() -> AbstractContextManager[None]:
     """A snapshot has a key's old row under another key (S4, I2, bug-D19)."""
-
-    def reused(self: Cells, most: int) -> I64:
-        if self._back:
-            self._free = self._back.pop()
-        taken, self._free = self._free[:most], self._free[most:]
-        return taken
-
-    return swapped(Cells, "_reused", reused)
+    return swapped(Cells, "copying", property(lambda self: False))
 
 
 @tested(STATES)
@@ -78,12 +75,12 @@ def rows_that_go_are_not_saved_for_a_snapshot() -> AbstractContextManager[None]:
 @tested(STATES)
 def a_snapshot_takes_numbers_of_another_pile() -> AbstractContextManager[None]:
     """After a pile was made anew a snapshot reads the wrong texts (S4, I2)."""
-    original = FrozenTable.save
+    original = PiledColumn.__init__
 
-    def save(self: FrozenTable, saved: Saved) -> None:
-        original(self, saved._replace(origins=self._origins))
+    def init(self: PiledColumn, kind: pa.DataType, may_move: Callable[[I64], bool]) -> None:
+        original(self, kind, lambda cells: True)
 
-    return swapped(FrozenTable, "save", save)
+    return swapped(PiledColumn, "__init__", init)
 
 
 @tested(STATES)
@@ -108,6 +105,26 @@ def what_is_removed_stays_in_the_chain() -> AbstractContextManager[None]:
 def near_cells_remember_for_ever() -> AbstractContextManager[None]:
     """A key that comes back finds the cell of another (S1)."""
     return swapped(NearCells, "forget", lambda self, keys: None)
+
+
+@tested(NEAR + "test_keys_that_come_in_any_order_are_remembered_when_there_are_enough")
+def what_was_too_wide_once_is_for_ever() -> AbstractContextManager[None]:
+    """Keys that come in any order are never found by position, however close together they lie (S1)."""
+    return swapped(NearCells, "passed", lambda self, keys, count: None)
+
+
+@tested(NEAR + "test_ranges_that_are_given_up_and_come_back_answer_as_a_dict")
+def positions_of_a_range_that_comes_back_are_those_of_old() -> AbstractContextManager[None]:
+    """Keys that were removed meanwhile lead to cells that others have by now (S1)."""
+    original = NearCells.remember
+
+    def remember(self: NearCells, keys: I64, cells: I64, count: int) -> None:
+        before = self._cells, self._first
+        original(self, keys, cells, count)
+        if self._too_wide:
+            self._cells, self._first = before
+
+    return swapped(NearCells, "remember", remember)
 
 
 @tested(TABLE + "test_removed_keys_are_gone_and_all_others_stay")
@@ -141,3 +158,41 @@ def graves_stay() -> AbstractContextManager[None]:
 def piles_are_never_tidied() -> AbstractContextManager[None]:
     """Text that changes keeps all that it ever was (I26)."""
     return swapped(PiledColumn, "_tidy", lambda self, rows, size: None)
+
+
+@tested(NEAR + "test_keys_of_a_snapshot_are_there_before_the_table_knows_them")
+def keys_of_a_snapshot_never_come_into_the_table() -> AbstractContextManager[None]:
+    """Once a key comes that lies far away, none of the others is found any more (S1, R4)."""
+
+    def pay(self: WordIndex, count: int) -> None:
+        self._owed = self._owed[count:]
+
+    return swapped(WordIndex, "_pay", pay)
+
+
+@tested(NEAR + "test_keys_of_a_snapshot_are_there_before_the_table_knows_them")
+def nobody_minds_whether_a_far_key_fits() -> AbstractContextManager[None]:
+    """What is remembered by position is forgotten before the table knows it (S1, R4)."""
+
+    def remember(self: WordIndex, words: I64, cells: I64) -> None:
+        self._near.remember(words, cells, len(self))
+
+    return swapped(WordIndex, "_remember", remember)
+
+
+@tested(NEAR + "test_a_key_that_a_snapshot_has_twice_is_noticed")
+def a_key_that_comes_twice_has_two_cells() -> AbstractContextManager[None]:
+    """A damaged snapshot is read as if nothing were wrong with it (I14)."""
+    original = WordIndex.append
+
+    def append(self: WordIndex, keys: Any) -> Any:
+        found = original(self, keys)
+        return found and found._replace(cells=found.new)
+
+    return swapped(WordIndex, "append", append)
+
+
+@tested(NEAR + "test_keys_of_a_snapshot_are_there_before_the_table_knows_them")
+def keys_that_went_before_the_table_knew_them_come_into_it() -> AbstractContextManager[None]:
+    """A key that was removed soon after a restore is there again, or another's cell is its own (S1, R4)."""
+    return swapped(WordIndex, "_leave", lambda self, cells: None)

@@ -90,7 +90,7 @@ def a_floor_without_a_base_is_taken_for_an_empty_one() -> AbstractContextManager
     return swapped(LoggedFloor, "__init__", init)
 
 
-@tested(STATES)
+@tested(LOGGED + "test_what_left_memory_before_checkpoints_that_were_given_up_is_in_the_next_delta")
 def joined_intervals_forget_what_left_memory() -> AbstractContextManager[None]:
     """After many checkpoints that were aborted rows are lost (S7, C4)."""
     original = Interval.joined

@@ -152,7 +152,9 @@ def key_groups_stay_behind() -> AbstractContextManager[None]:
 @tested(MODEL)
 def neighbours_lead_to_where_a_row_was() -> AbstractContextManager[None]:
     """A list loses all that comes behind a row that moved (S1)."""
-    return swapped(child, "_renamed", lambda links, cells, to: links)
+    return swapped(
+        *(child, "_renamed"), lambda links, cells, to: np.where(np.isin(links, cells), -1, links)
+    )
 
 
 @tested(MODEL)

@@ -7,6 +7,7 @@ the protocol is replaced by a version with the bug. Its docstring says what the 
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
@@ -48,8 +49,10 @@ def _register(bug: Bug, tests: tuple[str, ...]) -> Bug:
 
 
 @contextmanager
-def swapped(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Has another value for an attribute of a class or module while it is entered."""
+def swapped(owner: Any, name: str, value: Any, *, new: bool = False) -> Iterator[None]:
+    """Has another value for an attribute of a class or module while it is entered. `new`: of its objects alone."""
+    if not new and not hasattr(owner, name) and not hasattr(builtins, name):
+        raise ValueError(f"{owner.__name__} has no {name}: this mutant changes nothing any more")
     missing = object()
     before = vars(owner).get(name, missing)
     setattr(owner, name, value)

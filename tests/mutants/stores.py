@@ -3,8 +3,6 @@ fewer bytes than were written."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable
 from contextlib import AbstractContextManager, suppress
 from typing import Any
 
@@ -17,9 +15,8 @@ from penstock.connectors.sources.listing import Listing
 from penstock.errors import StorageError
 from penstock.storage import local
 from penstock.storage.local import LocalStore
-from penstock.storage.names import temp_beside
 from penstock.storage.remote import RemoteStore
-from tests.mutants.registry import swapped, tested
+from tests.mutants.registry import swapped, tested, together
 
 LOCAL = "tests/storage/test_local.py"
 REMOTE = "tests/storage/test_remote.py"
@@ -170,20 +167,15 @@ def a_size_that_cannot_be_told_means_gone() -> AbstractContextManager[None]:
 def a_write_cut_short_counts() -> AbstractContextManager[None]:
     """A disk that fills up takes the first part of a file, and that is the file (T1, bug-H6)."""
 
-    def write_temp(self: LocalStore, path: str, chunks: Iterable[bytes]) -> tuple[str, int]:
-        temp = temp_beside(path)
-        descriptor = self._in_folder(path, lambda: local._open_new(temp))
-        try:
-            size = 0
-            with suppress(OSError):
-                for chunk in chunks:
-                    size += os.write(descriptor, chunk)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        return temp, size
+    def write(self: Any, chunk: bytes) -> None:
+        with suppress(OSError):
+            self._file.write(chunk)
 
-    return swapped(LocalStore, "_write_temp", write_temp)
+    def to_disk(file: Any) -> None:
+        with suppress(OSError):
+            file.flush()
+
+    return together(swapped(local._LocalFile, "write", write), swapped(local, "_to_disk", to_disk))
 
 
 @tested(f"{COMMIT}::test_rows_that_the_store_cut_short_are_an_error")

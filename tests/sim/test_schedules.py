@@ -14,9 +14,9 @@ import pytest
 from penstock.shells.sim.runner import Result, run_many, run_seed
 from penstock.shells.sim.world import Violation, World
 
-SCHEDULES = 4_000
+SCHEDULES = 1_200
 FIRST = 10_000
-FRESH = 250
+FRESH = 300
 SEEDS = Path(__file__).parent / "seeds" / "failed.txt"
 
 

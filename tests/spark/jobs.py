@@ -152,6 +152,12 @@ def restarts(job: pen.Job) -> int:
     return int(job.metrics()["penstock_restarts_total"])
 
 
+def only_lost_workers(job: pen.Job) -> bool:
+    """Nothing but killed workers was told of: by the driver, or first by a worker that had a channel to one."""
+    told = {each.error for each in job.exceptions}
+    return "WorkerLost" in told and told <= {"WorkerLost", "ChannelLost"}
+
+
 def rows_in(job: pen.Job, operator: str) -> float:
     """The rows that an operator took in this attempt, as far as its workers have told."""
     return job.metrics().get(f'penstock_records_in_total{{operator="{operator}"}}', 0)

@@ -243,3 +243,30 @@ def test_keys_get_other_cells_and_cells_other_keys(hash_of) -> None:
     table.adopt(others, hash_of(others), keys[::5] + 9_000)
     assert np.array_equal(table.lookup(others, hash_of(others)), keys[::5] + 9_000)
     assert np.array_equal(table.lookup(keys, hash_of(keys)), np.where(keys % 5 == 0, -1, expected))
+
+
+@pytest.mark.parametrize("expected", [1, 100, 3_000, 70_000, 200_000])
+@pytest.mark.parametrize("hash_of", [mix, few_homes])
+def test_a_table_that_expects_keys_is_right_however_many_come(hash_of, expected: int) -> None:
+    """S1, R4: less than that, as many, and more, so that it grows on from there; keys go, too."""
+    for many in (0, expected // 3, expected, 2 * expected + 5):
+        table = made(hash_of)
+        table.expect(expected)
+        reserved = table.bytes_reserved
+        keys = np.arange(many, dtype=np.int64) * 7 - 3
+        for start in range(0, many, 50_000):
+            some = keys[start : start + 50_000]
+            assert table.upsert(some, hash_of(some)).cells.tolist() == list(
+                range(start, start + len(some))
+            )
+        assert len(table) == many
+        if hash_of is mix and many <= expected:
+            assert table.bytes_reserved == reserved, "it was large enough"
+        table.remove(keys[::2], hash_of(keys[::2]))
+        wanted = np.where(np.arange(many) % 2 == 0, -1, np.arange(many))
+        assert table.lookup(keys, hash_of(keys)).tolist() == wanted.tolist()
+    table = made(hash_of)
+    some = np.arange(5)
+    table.upsert(some, hash_of(some))
+    table.expect(expected)
+    assert table.lookup(some, hash_of(some)).tolist() == some.tolist()

@@ -138,8 +138,9 @@ def test_what_nobody_may_refer_to_is_not_built_on() -> None:
         assert any(each.file == file for each in chain) is built_on
 
 
-def test_a_range_of_key_groups_refers_to_what_it_needs() -> None:
-    """R6, I15: after a change of parallelism a subtask has a part of what others wrote."""
+def test_what_has_rows_of_others_is_not_built_on() -> None:
+    """R6, I15: after a change of parallelism a subtask has a part of what one wrote. To refer to that would mean that
+    everybody who goes on from there reads all of it, as often as there are subtasks."""
     kept = kept_with(1_000)
     (segment,), _ = written(kept.freeze(0, 1))
     half = range(MAX_PARALLELISM // 2)
@@ -147,15 +148,22 @@ def test_a_range_of_key_groups_refers_to_what_it_needs() -> None:
     for batch in read_segment(segment, half):
         again.load(batch)
     assert again.table.changes is not None
-    again.table.changes.restored(1, (segment, replace(segment, groups=(100, 128))), half)
-    put(again, [], 1)
+    again.table.changes.restored(1, (segment,), half)
     chain, rows = written(again.freeze(1, 2))
-    assert rows == 0
-    assert [each.groups for each in chain] == [(0, 64), (0, 1 << 16)]
-    assert set(contents(chain, again.schema)) == set(contents((segment,), kept.schema)) & set(
-        contents(chain, again.schema)
-    )
-    assert len(contents(chain, again.schema)) == len(again)
+    assert rows == len(again) == len(contents(chain, again.schema)) < len(kept)
+    assert [each.delta for each in chain] == [False]
+
+
+def test_what_has_rows_of_its_own_alone_is_built_on() -> None:
+    """R6, T4: after a change of parallelism to less, and where others' segments are among those that were restored."""
+    kept = kept_with(1_000)
+    (segment,), _ = written(kept.freeze(0, 1))
+    theirs = replace(segment, groups=(200, 300))
+    assert kept.table.changes is not None
+    kept.table.changes.restored(1, (segment, theirs), ALL)
+    chain, rows = written(kept.freeze(1, 2))
+    assert rows == 0 and [each.delta for each in chain] == [False, True]
+    assert len(contents(chain, kept.schema)) == len(kept)
 
 
 @pytest.mark.parametrize("base", [0, 1])

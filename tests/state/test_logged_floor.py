@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
 from penstock.engine.worker.segment_files import SegmentFiles
 from penstock.protocol.ids import AttemptId, CheckpointId, SlotId
 from penstock.protocol.messages import SnapshotOrder
 from penstock.protocol.snapshot import Segment
+from penstock.state import changelog
 from penstock.state.floored import Budget
 from penstock.state.logged_floor import LoggedFloor
 from penstock.storage.memory import MemoryStore
@@ -82,6 +85,23 @@ def test_a_row_that_changed_and_left_memory_is_in_the_next_delta() -> None:
     segments = job.checkpoint(2)
     assert not any(each.member for each in segments), "nothing but deltas"
     assert values_in(segments, [7, 8, 9]) == [2, 2, 1]
+
+
+def test_what_left_memory_before_checkpoints_that_were_given_up_is_in_the_next_delta(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """S7, C4: so many of them that what changed before the first is noted together with what changed later."""
+    monkeypatch.setattr(changelog, "INTERVALS_MAX", 2)
+    job = Job()
+    job.put(range(100), 1)
+    job.checkpoint(1)
+    for number in range(2, 8):
+        job.put([number], 2)
+        job.put([50], number)
+        for table in job.freeze(number).tables:
+            table.release()
+    segments = job.checkpoint(8)
+    assert values_in(segments, [2, 3, 6, 7, 8, 50]) == [2, 2, 2, 2, 1, 7]
 
 
 def test_a_delta_has_the_row_of_the_freeze_though_the_floor_has_a_later_one() -> None:

@@ -68,6 +68,16 @@ def test_an_array_that_nobody_holds_is_not_copied(monkeypatch: pytest.MonkeyPatc
     assert not rows.array[1_000:].any()
 
 
+def test_long_arrays_lie_in_whole_large_pages() -> None:
+    """Those that begin anywhere, or end anywhere, the kernel cuts up when it moves them."""
+    rows = Stretch(np.int64, 32)
+    for length in (1 << 10, 1 << 18, 1 << 20, 3 << 20):
+        rows.grow(len(rows.array), length)
+        assert rows._memory is not None
+        size = len(rows._memory)
+        assert size % stretch.LARGE_PAGE == 0 or size < stretch.LARGE_PAGE
+
+
 steps = st.lists(
     st.tuples(st.sampled_from(["add", "take", "cut"]), st.lists(st.integers(0, 99), max_size=30)),
     max_size=20,

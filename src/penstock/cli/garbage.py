@@ -11,7 +11,7 @@ from rich.console import Console
 from penstock.cli.tables import Column, print_table
 from penstock.cli.views import bytes_text
 from penstock.engine.checkpoints.garbage import Garbage, find_garbage
-from penstock.engine.reading.stored import jobs_in, not_a_job
+from penstock.engine.reading.stored import jobs_in
 from penstock.errors import ConfigError, StorageError
 from penstock.redaction import redacted
 from penstock.storage.filesystem import FilesystemStore
@@ -52,7 +52,10 @@ def _jobs(path: str) -> list[FilesystemStore]:
         return [store]
     jobs = jobs_in(names)
     if not jobs:
-        raise ConfigError(not_a_job(redacted(path), names))
+        raise ConfigError(
+            f"{redacted(path)} is neither the folder of a Penstock job (it has no {paths.JOB}) nor a checkpoint"
+            " directory with such folders; give one of those. A folder chk-<n> alone cannot tell what is needed"
+        )
     return [FilesystemStore.to_read(f"{path.rstrip('/')}/{job}") for job in jobs]
 
 

@@ -19,7 +19,7 @@ Plain: TypeAlias = "None | bool | int | float | str | list[Plain] | dict[str, Pl
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A run of rows with key groups `first_group..last_group`, one Arrow IPC record batch message."""
+    """Rows with key groups from `first_group` to `last_group`, one Arrow IPC record batch message."""
 
     first_group: int
     last_group: int
@@ -51,6 +51,8 @@ class Segment:
     """Only what changed since the segments before it; of a key that was removed there is a row that says so."""
     rows_after: int = 0
     """Of a delta: how many rows the state has then. Of the first of a floor's files: how many all of them hold."""
+    latest_ms: int = 0
+    """Of the first of a floor's files, where rows end after a while: none was touched later."""
     member: str = ""
     """These are no rows, but a file of this name, of a floor on a worker's disk. The files of one floor follow each
     other; all of them together hold rows with this schema."""

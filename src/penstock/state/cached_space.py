@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -80,6 +80,10 @@ class CachedSpace(KeySpace):
         answer.bring(made)
         return Placed(placed.cells, made[~answer.found])
 
+    def append(self, keys: Sequence[pa.Array]) -> Placed:
+        """A floor may have rows of these keys."""
+        return self.upsert(keys)
+
     def remove(self, cells: I64) -> None:
         self._live[cells] = False
         super().remove(cells)
@@ -111,12 +115,12 @@ class CachedSpace(KeySpace):
     def next_batch(self) -> None:
         self._batch += np.uint32(1)
 
-    def coldest(self, most: int) -> I64:
-        """So many keys that the last batch did not have, if there are, those first that none had for a while. They are
-        taken for gone."""
-        found = self._idle(most, IDLE_BATCHES)
+    def coldest(self, most: int, among: Callable[[I64], Flags] | None = None) -> I64:
+        """So many keys that the last batch did not have, if there are, those first that none had for a while; only
+        such as `among` says. They are taken for gone."""
+        found = self._idle(most, IDLE_BATCHES, among)
         more = most - len(found)
-        return np.concatenate([found, self._idle(more, 1)]) if more > 0 else found
+        return np.concatenate([found, self._idle(more, 1, among)]) if more > 0 else found
 
     def everybody(self) -> I64:
         """All keys that are in memory and can go. They are taken for gone."""
@@ -124,7 +128,7 @@ class CachedSpace(KeySpace):
         self._live[cells] = False
         return cells
 
-    def _idle(self, most: int, batches: int) -> I64:
+    def _idle(self, most: int, batches: int, among: Callable[[I64], Flags] | None) -> I64:
         end, before, seen, count = self.cells.end, self._batch - np.uint32(batches), 0, 0
         parts: list[I64] = [np.empty(0, np.int64)]
         while seen < end and count < most:
@@ -132,6 +136,7 @@ class CachedSpace(KeySpace):
             self._hand = min(first + LOOKED_AT, end)
             part = slice(first, self._hand)
             cold = np.flatnonzero(self._live[part] & (self._used_at[part] <= before)) + first
+            cold = cold if among is None else cold[among(cold)]
             cold = self.removable(cold)[: most - count]
             self._live[cold] = False
             parts.append(cold)

@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.errors import InvariantBroken
-from penstock.state.stretch import mapping, resized
+from penstock.state.stretch import mapping, resized, whole_pages
 
 I64 = npt.NDArray[np.int64]
 U64 = npt.NDArray[np.uint64]
@@ -99,6 +99,20 @@ class CellTable:
     @property
     def bytes_reserved(self) -> int:
         return len(self._pairs) * PAIR_BYTES
+
+    def expect(self, count: int) -> None:
+        """So many keys will come, or less: an empty table is made large enough at once."""
+        entries = int(count / LOAD) + 1
+        if self._entries or entries <= len(self._pairs):
+            return
+        self._bits = min(SEGMENT_BITS, (entries - 1).bit_length())
+        self._use(np.zeros(1 << self._bits, np.complex128))
+        self._size_segment()
+        if self._bits == SEGMENT_BITS:
+            self._segments = -(-entries // (1 << self._bits))
+            self._level = self._segments.bit_length() - 1
+            self._split = self._segments - (1 << self._level)
+            self._extend(self._segments << self._bits)
 
     def lookup(self, keys: I64, hashes: U64) -> I64:
         """The cell of every key, -1 where there is none."""
@@ -429,7 +443,7 @@ class CellTable:
             return
         have = len(self._pairs) * PAIR_BYTES
         size = max(entries * PAIR_BYTES, have + min(have // 2, GROWTH_STEP_BYTES))
-        size = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+        size = whole_pages(size)
         if self._memory is None or not self._extend_in_place(size):
             old, self._memory = self._pairs, mapping(size)
             self._use(np.frombuffer(self._memory, np.complex128))
@@ -449,7 +463,7 @@ class CellTable:
 
     def _give_back(self, entries: int) -> None:
         """No more than so many entries are needed. A little more may stay: it will be needed again."""
-        size = -(-(entries + entries // 8) * PAIR_BYTES // mmap.PAGESIZE) * mmap.PAGESIZE
+        size = whole_pages((entries + entries // 8) * PAIR_BYTES)
         if self._memory is not None and size + GIVE_BACK_BYTES < len(self._memory):
             self._extend_in_place(size)
             self._use(np.frombuffer(self._memory, np.complex128))

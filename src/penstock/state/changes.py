@@ -12,7 +12,6 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -170,16 +169,17 @@ def gone_rows(intervals: Sequence[Interval], schema: pa.Schema) -> Iterator[pa.R
     in the same delta."""
     for interval in intervals:
         for keys, groups in interval.removed:
-            order = np.argsort(groups, kind="stable")
-            for start in range(0, len(order), BLOCK_ROWS_MAX):
-                yield _gone_batch(keys, groups, order[start : start + BLOCK_ROWS_MAX], schema)
+            for start in range(0, len(groups), BLOCK_ROWS_MAX):
+                rows = slice(start, start + BLOCK_ROWS_MAX)
+                yield _gone_batch([key[rows] for key in keys], groups[rows], schema)
 
 
 def restored_links(
     segments: Sequence[Segment], groups: range, mark: int
 ) -> tuple[Link, ...] | None:
-    """The chain of a table that was filled from these at this mark; None: others may not refer to all of them."""
-    if not all(_can_be_shared(segment) for segment in segments):
+    """The chain of a table that was filled from these at this mark; None: others may not refer to all of them, or they
+    have rows of others, which everybody would read who goes on from there."""
+    if not all(_can_be_shared(each) and _is_within(each, groups) for each in segments):
         return None
     kept = (_narrowed(segment, groups) for segment in segments)
     links = tuple(Link(each, 0, mark) for each in kept if each.blocks)
@@ -215,12 +215,9 @@ def as_delta(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([stays, *batch.columns], schema=schema)
 
 
-def _gone_batch(
-    keys: list[pa.Array], groups: Groups, rows: I64, schema: pa.Schema
-) -> pa.RecordBatch:
-    count = len(rows)
-    columns = [pa.repeat(pa.scalar(True), count), to_arrow(groups.take(rows), pa.uint16())]
-    columns += [key.take(pa.array(rows)) for key in keys]
+def _gone_batch(keys: Sequence[pa.Array], groups: Groups, schema: pa.Schema) -> pa.RecordBatch:
+    count = len(groups)
+    columns = [pa.repeat(pa.scalar(True), count), to_arrow(groups, pa.uint16()), *keys]
     columns += [pa.nulls(count, each.type) for each in schema][len(columns) :]
     cast = [column.cast(each.type) for column, each in zip(columns, schema, strict=True)]
     return pa.RecordBatch.from_arrays(cast, schema=schema)
@@ -228,6 +225,14 @@ def _gone_batch(
 
 def _can_be_shared(segment: Segment) -> bool:
     return segment.inline is not None or paths.shared_of(segment.file) is not None
+
+
+def _is_within(segment: Segment, groups: range) -> bool:
+    """No block has rows in this range and others. A floor's files are opened as they are."""
+    mine = _narrowed(segment, groups)
+    first, end = mine.groups
+    inside = all(first <= each.first_group and each.last_group < end for each in mine.blocks)
+    return bool(segment.member) or inside
 
 
 def _emptied(segments: Sequence[Segment]) -> Segment:

@@ -216,7 +216,7 @@ class Child:
     def _keys(self) -> KeysOf:
         mine, theirs = self.space.keys(), self._parent.keys()
 
-        def keys_of(cells: I64) -> list[pa.Array]:
+        def keys_of(cells: I64 | slice) -> list[pa.Array]:
             owners, *keys = mine(cells)
             return [*theirs(owners.to_numpy(zero_copy_only=False)), *keys]
 

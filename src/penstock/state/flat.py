@@ -78,6 +78,11 @@ def to_arrow(values: Values, kind: pa.DataType, valid: Flags | None = None) -> p
     return pa.Array.from_buffers(kind, len(values), [bitmap, data], nulls)
 
 
+def rows_of(array: Values, cells: I64 | slice) -> Values:
+    """A copy of these rows."""
+    return array[cells].copy() if isinstance(cells, slice) else array.take(cells)
+
+
 def int64_array(values: I64) -> pa.Array:
     """Over the same memory."""
     return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])

@@ -7,7 +7,7 @@ and what has changed of them is written down first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Protocol, TypeAlias
@@ -31,12 +31,14 @@ from penstock.state.table import Table
 from penstock.state.tracking import Tracker
 from penstock.state.write_back import WriteBack
 
-LEAVE_ROWS = 4_096
-"""So many keys may leave after a batch that brought none."""
+LEAVE_ROWS = 256
+"""So many keys may leave after a batch that brought none, and a part of those that are too many."""
 FULL = 0.8
 """So much of its share of memory an operator has left after rows went."""
 SWEPT_ROWS = 256
 """So many rows of a floor are looked at after a batch, where rows have a time to live."""
+AHEAD_ROWS = 16_384
+"""So many at a time, when a restore looks for rows of a clock that went before."""
 SLACK = 1.3
 """Arrays are longer than what is in them."""
 
@@ -76,6 +78,8 @@ class Opened:
     rows: int = 0
     checkpoint: int = 0
     members: Mapping[str, Segment] = field(default_factory=dict)
+    latest_ms: int = 0
+    """No row was touched later."""
 
 
 class OpenFloor(Protocol):
@@ -101,8 +105,9 @@ class FlooredKeyed(Keyed):
         self._budget = budget
         self._label = label
         self._lowers: list[Lower] = []
-        self._reading = False
-        """Rows of a snapshot come in."""
+        self._reading = True
+        """A snapshot, until the first `settle`: what is over stays, for to say that it went, the next checkpoint must
+        know on what it builds."""
         budget.join()
         self.space.below = self
 
@@ -132,7 +137,7 @@ class FlooredKeyed(Keyed):
         """Made when the table is there: see `_begin`."""
         return None
 
-    def _begin(self, table: Table) -> Down:
+    def _begin(self, table: Table) -> Sweeper:
         rows = RowBytes(table.schema)
         opened = self._open_floor(table.state, rows)
         if opened.rows:
@@ -143,7 +148,9 @@ class FlooredKeyed(Keyed):
         table.track(changes)
         table.begin_with(opened.rows)
         self._admit(table)
-        return changes
+        if table.lifetimes is not None:
+            table.lifetimes.latest_ms = opened.latest_ms
+        return Sweeper(changes, table)
 
     def _down(self, opened: Opened, rows: RowBytes) -> Down:
         if self._log is not None:
@@ -167,40 +174,53 @@ class FlooredKeyed(Keyed):
     # ---- what leaves memory
 
     def _before_load(self) -> None:
-        """More than fits into memory may come. What is over stays: to say that it went, the next checkpoint must know
-        on what it builds."""
-        self._reading = True
+        """More than fits into memory may come."""
         self.make_room()
 
     def settle(self) -> None:
-        self._reading = False
+        if self._reading:
+            for each in self._lowers:
+                for keys in each.sweeper.ahead():
+                    each.hold_back(self.space.find(keys))
+                    self.make_room()
+            self._reading = False
         super().settle()
 
     def make_room(self) -> None:
         self.vacate_left()  # while a snapshot is read: cells that leave memory may be others' afterwards
         came = self.space.came()
         for each in self._lowers if not self._reading else ():
-            self.leave(each.sweep(self.space, came))
+            over = each.sweeper.found(self.space, came)
+            each.drop_over(over)
+            self.leave(over)
         self.vacate_left()
         share, used = self._budget.share_bytes, self.bytes_used
-        if used > share and self._may_leave(used, share):
+        if used > share:
             self._evict(used, share, came)
         self.space.next_batch()
 
-    def _may_leave(self, used: int, share: int) -> bool:
-        """A snapshot that is still to be written down is waited for only when there is no other way."""
+    def _evict(self, used: int, share: int, came: int) -> None:
+        """A few at a time, and more than have come, so that no batch waits for many. A snapshot that is still to be
+        written down is waited for only when there is no other way."""
+        count = self.space.cells.count
+        over, much = (int(count * (1 - part * share / used)) + 1 for part in (FULL, 1.0))
+        most = min(over, LEAVE_ROWS + came + much // 4)
         if any(each.changes.busy for each in self._lowers):
-            if used <= share / FULL:
-                return False
+            cells = self.space.coldest(most, self._can_leave)
+            self._leave(cells)
+            if len(cells) == most or used <= share / FULL:
+                return
+            most -= len(cells)
             for each in self._lowers:
                 each.changes.settle()
-        return True
-
-    def _evict(self, used: int, share: int, came: int) -> None:
-        """A few at a time, and more than have come, so that no batch waits for many."""
-        over = int(self.space.cells.count * (1 - FULL * share / used)) + 1
-        self._leave(self.space.coldest(min(over, LEAVE_ROWS + 2 * came)))
+        self._leave(self.space.coldest(most))
         self._budget.check(self.bytes_used, self._label)
+
+    def _can_leave(self, cells: I64) -> Flags:
+        can: Flags = np.ones(len(cells), np.bool_)
+        for each in self._lowers:
+            can[can] = each.can_leave(cells[can])
+        return can
 
     def _leave(self, cells: I64) -> None:
         for each in self._lowers:
@@ -241,26 +261,49 @@ class Sweeper:
     """Goes round the rows of a floor, a few at a time, for keys of which a row is over."""
 
     def __init__(self, changes: Down, table: Table) -> None:
-        self._changes = changes
+        self.changes = changes
         self._table = table
         self._at = b""
 
     def found(self, space: CachedSpace, came: int) -> I64:
-        """Their cells, now that they are in memory. More than have come are looked at: then what is over is never more
-        than what is not."""
+        """Their cells, now that they are in memory. More rows are looked at than keys came since the last time: then
+        what is over is never more than what is not."""
         lifetimes = self._table.lifetimes
         if lifetimes is None or not len(self._table):
             return _NONE
-        most = SWEPT_ROWS + SWEEP_PER_ROW * came
-        rows = list(islice(self._changes.floor.scan(self._at), most))
-        self._at = rows[-1][0] + b"\0" if len(rows) == most else b""
+        rows, self._at = self._scan(self._at, SWEPT_ROWS + SWEEP_PER_ROW * came)
         over_ms = lifetimes.over_ms
-        over = [key for key, value in rows if int.from_bytes(value[-8:], "little") <= over_ms]
+        over = [key for key, value in rows if _moment(value) <= over_ms]
         if not over:
             return _NONE
-        codec = self._changes.rows
-        cells = space.find(codec.key_columns(over)[: codec.owner_width])
+        cells = space.find(self._owners(over))
         return np.unique(cells[cells >= 0])
+
+    def ahead(self) -> Iterator[list[pa.Array]]:
+        """Keys with rows of a snapshot that were touched at a moment which is still to come. Rarely there are any, and
+        only then the floor is read."""
+        lifetimes, at = self._table.lifetimes, b""
+        while lifetimes is not None and lifetimes.latest_ms > lifetimes.now_ms:
+            rows, at = self._scan(at, AHEAD_ROWS)
+            ahead = [key for key, value in rows if _moment(value) > lifetimes.now_ms]
+            if ahead:
+                yield self._owners(ahead)
+            if not at:
+                return
+
+    def _scan(self, first: bytes, most: int) -> tuple[list[tuple[bytes, bytes]], bytes]:
+        """So many rows, and where the next begin; nothing: at the beginning."""
+        rows = list(islice(self.changes.floor.scan(first), most))
+        return rows, rows[-1][0] + b"\0" if len(rows) == most else b""
+
+    def _owners(self, keys: Sequence[bytes]) -> list[pa.Array]:
+        codec = self.changes.rows
+        return codec.key_columns(keys)[: codec.owner_width]
+
+
+def _moment(value: bytes) -> int:
+    """When a row was touched that ends after a while."""
+    return int.from_bytes(value[-8:], "little")
 
 
 _NONE: I64 = np.empty(0, np.int64)
@@ -275,8 +318,13 @@ class Lower(Protocol):
 
     changes: Down
     table: Table
+    sweeper: Sweeper
 
     def ask(self, keys: Sequence[bytes]) -> Asked: ...
+
+    def can_leave(self, cells: I64) -> Flags:
+        """Whether the rows of these keys can leave memory before a snapshot is written down."""
+        ...
 
     def leave(self, cells: I64) -> None:
         """The rows of these keys leave memory."""
@@ -286,9 +334,8 @@ class Lower(Protocol):
         """Rows of these keys that are over go for good."""
         ...
 
-    def sweep(self, space: CachedSpace, came: int) -> I64:
-        """Looks for rows below that are over, and drops them; the cells of their keys, of which `came` came into memory
-        since the last time."""
+    def hold_back(self, cells: I64) -> None:
+        """Rows of these keys begin their life now that would begin it later."""
         ...
 
     @property
@@ -303,10 +350,10 @@ class Lower(Protocol):
 
 
 class LowerTable:
-    def __init__(self, changes: Down, table: Table) -> None:
-        self.changes = changes
+    def __init__(self, sweeper: Sweeper, table: Table) -> None:
+        self.changes = sweeper.changes
         self.table = table
-        self.sweeper = Sweeper(changes, table)
+        self.sweeper = sweeper
 
     def ask(self, keys: Sequence[bytes]) -> Asked:
         gone = self.changes.gone()
@@ -322,15 +369,20 @@ class LowerTable:
 
         return Asked(found, bring)
 
+    def can_leave(self, cells: I64) -> Flags:
+        can = ~self.table.present.take(cells)
+        held = np.flatnonzero(~can)
+        can[held] = self.changes.can_go_down(cells[held])
+        return can
+
     def leave(self, cells: I64) -> None:
         held = cells[self.table.present.take(cells)]
         self.changes.write_down(held)
         self.table.forget(held)
 
-    def sweep(self, space: CachedSpace, came: int) -> I64:
-        cells = self.sweeper.found(space, came)
-        self.drop_over(cells)
-        return cells
+    def hold_back(self, cells: I64) -> None:
+        held = cells[cells >= 0]
+        self.table.hold_back(held[self.table.present.take(held)])
 
     def drop_over(self, cells: I64) -> None:
         if self.table.lifetimes is not None:
@@ -347,11 +399,11 @@ class LowerTable:
 
 
 class LowerChild:
-    def __init__(self, changes: Down, child: Child) -> None:
-        self.changes = changes
+    def __init__(self, sweeper: Sweeper, child: Child) -> None:
+        self.changes = sweeper.changes
         self.child = child
         self.table = child.table
-        self.sweeper = Sweeper(changes, child.table)
+        self.sweeper = sweeper
 
     def ask(self, keys: Sequence[bytes]) -> Asked:
         gone = self.changes.gone()
@@ -372,15 +424,19 @@ class LowerChild:
 
         return Asked(sizes > 0, bring)
 
+    def can_leave(self, cells: I64) -> Flags:
+        rows = self.child.walk(cells)
+        can: Flags = np.ones(len(cells), np.bool_)
+        can[rows.positions[~self.changes.can_go_down(rows.cells)]] = False
+        return can
+
     def leave(self, cells: I64) -> None:
         rows = self.child.walk(cells).cells
         self.changes.write_down(np.sort(rows))
         self.child.forget(cells, rows)
 
-    def sweep(self, space: CachedSpace, came: int) -> I64:
-        cells = self.sweeper.found(space, came)
-        self.drop_over(cells)
-        return cells
+    def hold_back(self, cells: I64) -> None:
+        self.table.hold_back(self.child.walk(np.unique(cells[cells >= 0])).cells)
 
     def drop_over(self, cells: I64) -> None:
         if self.table.lifetimes is not None:

@@ -23,7 +23,7 @@ class Out(Protocol):
         delta: bool = False,
         shared: bool = False,
     ) -> Segment:
-        """Writes these batches, one block each, while they are made (`__kg` sorted within each); where they lie.
+        """Writes these batches, one block each, while they are made; where they lie.
         `shared`: later checkpoints may refer to them, too."""
         ...
 
@@ -35,7 +35,6 @@ class Out(Protocol):
         pieces: Iterable[bytes],
         *,
         groups: tuple[int, int],
-        rows_after: int = 0,
         shared: bool = False,
     ) -> Segment:
         """Writes a file of a floor, one block per piece. `groups`: the first of the key groups whose rows are in it,

@@ -1,11 +1,11 @@
 """A table as it was at a freeze, and how a writer gets it while the table goes on changing.
 
 The view holds the arrays the table had and an undo log that the table appends to (`save`) before it first
-changes a row. The writer, on its own thread, takes one range of key groups after the other:
+changes a row. The writer, on its own thread, takes one run of cells after the other:
 
-1. it copies the rows of the range as they are, changes and half-written changes included;
+1. it copies the rows of the run as they are, changes and half-written changes included;
 2. then it reads the log and puts the saved values over the copy, the oldest entry last, so the first save wins;
-3. then it notes that the range is done, and the table stops saving for it.
+3. then it notes that the run is done, and the table stops saving for it.
 
 Why that is exact: an entry is appended before its rows change, and the log is read after the copy. If the copy
 saw a change, its entry was appended before. CPython makes the same true for memory: both threads append and read
@@ -14,6 +14,9 @@ made after the freeze lie beyond `end`; those given back are not used again befo
 table replaced, or made longer, has these rows as they were or as they are now. Where a value gets another place in its
 pile, the row is saved as if it changed: what is read has the places of the freeze. Keys, key groups and the places of
 keys do not change while a view is copied.
+
+A run becomes one block, and its rows stay as they lie: to put them in any order costs more than to write them. Who
+wants the rows of some key groups only reads all blocks, and leaves out the others.
 """
 
 from __future__ import annotations
@@ -28,22 +31,17 @@ from penstock.plan.keyhash import I64
 from penstock.protocol.snapshot import Segment
 from penstock.state.cells import Groups
 from penstock.state.columns import Reader
-from penstock.state.flat import Values, to_arrow
+from penstock.state.flat import Values, rows_of, to_arrow
 from penstock.state.frozen import Out
 from penstock.state.keyspace import KeysOf
-from penstock.state.segments import block_bounds
+from penstock.state.segments import BLOCK_ROWS_MAX
 from penstock.state.tracking import Lookup, Plan
-
-RANGE_BYTES = 8 << 20
-"""So much is copied at a time."""
-GROUPS = 1 << 16
 
 
 class Saved(NamedTuple):
     """Rows as they were before they changed."""
 
     cells: I64
-    groups: Groups
     raw: tuple[Values, ...]
 
 
@@ -81,18 +79,15 @@ class FrozenTable:
         self.below = below
         self._undo: list[Saved] = []
         self._done = 0
-        """The first key group that is still to be copied."""
+        """The first cell that is still to be copied."""
 
     def save(self, saved: Saved) -> None:
         """Called by the table, on its own thread, before these rows change."""
         if self._done:
-            needed = saved.groups >= self._done
-            if not needed.all():
-                saved = Saved(
-                    saved.cells[needed],
-                    saved.groups[needed],
-                    tuple(array[needed] for array in saved.raw),
-                )
+            needed = np.flatnonzero(saved.cells >= self._done)
+            if len(needed) < len(saved.cells):
+                kept = tuple(array.take(needed) for array in saved.raw)
+                saved = Saved(saved.cells.take(needed), kept)
         self._undo.append(saved)
 
     def release(self) -> None:
@@ -114,61 +109,52 @@ class FrozenTable:
             self.release()
 
     def batches(self, among: I64 | None = None) -> Iterator[pa.RecordBatch]:
-        """One batch per block, in order of the key groups; of these cells only, if they are given. Where all rows are
-        written those that are over are left out; a delta has them, because an older row may lie below."""
-        groups = self._groups[: self.end] if among is None else self._groups.take(among)
-        for low, high in self._ranges(groups):
-            inside = np.flatnonzero((groups >= low) & (groups < high))
-            cells = inside if among is None else among.take(inside)
-            raw = self._copy(cells, low, high)
-            self._done = high
+        """One batch per block; of these cells only, if they are given. Where all rows are written those that are over
+        are left out; a delta has them, because an older row may lie below."""
+        for cells in self._runs(among):
+            first, last, raw = self._copy(cells)
+            self._done = last + 1
             if among is None and self._over_ms is not None:
                 raw[0] &= raw[-1] > self._over_ms
-            there = np.flatnonzero(raw[0])
-            order = there.take(np.argsort(groups.take(inside.take(there)), kind="stable"))
-            yield from self._blocks(cells, groups.take(inside), raw[1:], order)
+            if not raw[0].all():
+                there = np.flatnonzero(raw[0])
+                cells = there + first if isinstance(cells, slice) else cells.take(there)
+                raw = [array.take(there) for array in raw]
+            if len(raw[0]):
+                yield self._block(cells, raw[1:])
 
-    def _ranges(self, groups: Groups) -> Iterator[tuple[int, int]]:
-        """Ranges of key groups with about as many rows each as may be copied at a time."""
-        width = sum(array.dtype.itemsize for array in self._raw) + 24
-        rows_max = max(1, RANGE_BYTES // width)
-        counts = np.bincount(groups, minlength=1)
-        low, rows = 0, 0
-        for group, count in enumerate(counts.tolist()):
-            if rows and rows + count > rows_max:
-                yield low, group
-                low, rows = group, 0
-            rows += count
-        yield low, GROUPS
+    def _runs(self, among: I64 | None) -> Iterator[I64 | slice]:
+        end = self.end if among is None else len(among)
+        for start in range(0, end, BLOCK_ROWS_MAX):
+            stop = min(start + BLOCK_ROWS_MAX, end)
+            yield slice(start, stop) if among is None else among[start:stop]
 
-    def _copy(self, cells: I64, low: int, high: int) -> list[Values]:
-        """`cells` ascend."""
-        raw = [array.take(cells) for array in self._raw]
+    def _copy(self, cells: I64 | slice) -> tuple[int, int, list[Values]]:
+        """The first of these cells, the last, and their rows. Cells ascend."""
+        if isinstance(cells, slice):
+            first, last = cells.start, cells.stop - 1
+        else:
+            first, last = int(cells[0]), int(cells[-1])
+        raw = [rows_of(array, cells) for array in self._raw]
         for saved in reversed(self._undo):
-            mine = np.flatnonzero(
-                (saved.groups >= low) & (saved.groups < high) & (saved.cells < self.end)
-            )
-            if not len(mine) or not len(cells):
-                continue
-            places = np.searchsorted(cells, saved.cells.take(mine))
-            places[places == len(cells)] = 0
-            known = np.flatnonzero(cells.take(places) == saved.cells.take(mine))
-            places, mine = places.take(known), mine.take(known)
-            for i, old in enumerate(saved.raw):
-                raw[i][places] = old.take(mine)
-        return raw
+            mine = np.flatnonzero((saved.cells >= first) & (saved.cells <= last))
+            places = saved.cells.take(mine)
+            if isinstance(cells, slice):
+                places -= first
+            else:
+                asked, places = places, np.searchsorted(cells, places)
+                known = np.flatnonzero(cells.take(places) == asked)
+                places, mine = places.take(known), mine.take(known)
+            for copy, old in zip(raw, saved.raw, strict=True):
+                copy[places] = old.take(mine)
+        return first, last, raw
 
-    def _blocks(
-        self, cells: I64, groups: Groups, raw: Sequence[Values], order: I64
-    ) -> Iterator[pa.RecordBatch]:
-        sorted_groups = groups.take(order)
-        for start, end in block_bounds(sorted_groups):
-            rows = order[start:end]
-            columns = [to_arrow(sorted_groups[start:end], pa.uint16())]
-            columns += self._keys(cells.take(rows))
-            columns += self._values([array.take(rows) for array in raw])
-            cast = [c.cast(field.type) for c, field in zip(columns, self.schema, strict=True)]
-            yield pa.RecordBatch.from_arrays(cast, schema=self.schema)
+    def _block(self, cells: I64 | slice, raw: Sequence[Values]) -> pa.RecordBatch:
+        columns = [to_arrow(rows_of(self._groups, cells), pa.uint16())]
+        columns += self._keys(cells)
+        columns += self._values(raw)
+        cast = [c.cast(field.type) for c, field in zip(columns, self.schema, strict=True)]
+        return pa.RecordBatch.from_arrays(cast, schema=self.schema)
 
     def _values(self, raw: Sequence[Values]) -> list[pa.Array]:
         columns, at = [], 0

@@ -35,6 +35,8 @@ from penstock.state.near import NearCells
 from penstock.state.stretch import Stretch
 
 NOBODY = -1
+PAID_KEYS = 8_192
+"""So many keys of a snapshot come into the table after a batch."""
 
 
 class Found(NamedTuple):
@@ -54,6 +56,14 @@ class Index(Protocol):
         ...
 
     def upsert(self, keys: Sequence[pa.Array]) -> Found: ...
+
+    def expect(self, count: int) -> None:
+        """So many keys will come, or less."""
+        ...
+
+    def append(self, keys: Sequence[pa.Array]) -> Found | None:
+        """All of these keys are new, each is there once, and it is sure of that at a glance; None: `upsert` knows."""
+        ...
 
     def remove(self, cells: I64) -> I64:
         """Forgets the keys of these cells; those that can be used again."""
@@ -95,7 +105,10 @@ class Index(Protocol):
 
 
 class WordIndex:
-    """Keys of one column of at most 8 bytes."""
+    """Keys of one column of at most 8 bytes.
+
+    Those of a snapshot that lie close together are remembered by position first, which is quick, and come into the
+    table later, a few after every batch: `_owed` has their cells. Until then all of them are remembered."""
 
     def __init__(self, column: Column, allot: Allot) -> None:
         self._table = CellTable(mix, allot)
@@ -103,6 +116,16 @@ class WordIndex:
         self._column = column
         self._allot = allot
         self._null = NOBODY
+        self._owed = range(0)
+        self._left: Flags = np.zeros(0, np.bool_)
+        """By cell, those of them whose keys are gone: what is there now the table knows."""
+        self._removed = False
+        """Keys were, so cells are not given out one after the other any more."""
+        self._expected = 0
+
+    def __len__(self) -> int:
+        """How many keys there are, without the null."""
+        return len(self._table) + len(self._owed)
 
     def find(self, keys: Sequence[pa.Array]) -> I64:
         (column,) = keys
@@ -123,9 +146,11 @@ class WordIndex:
         if column.null_count:
             return self._upsert_with_nulls(column)
         words = word_of(column)
+        self._make_room()
         cells = self._near.find(words)
         if cells is None:
             cells, new_rows = self._table.upsert(words, h1 := mix(words))
+            self._near.passed(words.take(new_rows), len(self))
             return self._found(column, cells, new_rows, h1)
         missing = np.flatnonzero(cells < 0)
         if not len(missing):
@@ -133,8 +158,60 @@ class WordIndex:
         words = words.take(missing)
         found, new_rows = self._table.upsert(words, h1 := mix(words))
         cells[missing] = found
-        self._near.remember(words, found, len(self._table))
+        self._remember(words, found)
         return self._found(_take(column, missing), found, new_rows, h1)._replace(cells=cells)
+
+    def append(self, keys: Sequence[pa.Array]) -> Found | None:
+        (column,) = keys
+        others = len(self._table) or self._null != NOBODY or self._removed
+        if others or column.null_count:
+            return None
+        words = word_of(column)
+        near = self._near.find(words) if self._near.fits(words, len(self) + len(words)) else None
+        if near is None or not len(near) or int(near.max()) >= 0:
+            return None
+        new = self._allot(len(words))
+        self._column.put(new, column)
+        self._owed = range(self._owed.start if self._owed else int(new[0]), int(new[-1]) + 1)
+        self._near.remember(words, new, len(self))
+        cells = self._near.find(words)
+        assert cells is not None
+        return Found(cells, new, mix(words))
+
+    def _make_room(self) -> None:
+        """For all keys that are expected; where they are remembered first, the table grows as they come into it."""
+        if self._expected and not self._owed:
+            self._table.expect(self._expected)
+        self._expected = 0
+
+    def _remember(self, words: I64, cells: I64) -> None:
+        """Where these do not lie close to others that only positions are known of, they are in the table alone."""
+        if not self._owed or self._near.fits(words, len(self)):
+            self._near.remember(words, cells, len(self))
+
+    def _pay(self, count: int) -> None:
+        """Puts so many of the keys into the table that are still to be."""
+        some = self._owed[:count]
+        if some:
+            cells = np.arange(some.start, some.stop)
+            cells = cells[self._is_owed(cells)]
+            words = word_of(self._column.get(cells))
+            self._owed = self._owed[count:]
+            self._table.adopt(words, mix(words), cells)
+
+    def _is_owed(self, cells: I64) -> Flags:
+        """Of these cells, those whose keys the table does not know yet."""
+        owed: Flags = (cells >= self._owed.start) & (cells < self._owed.stop)
+        if owed.any() and len(self._left):
+            owed[owed] = ~self._left[cells[owed]]
+        return owed
+
+    def _leave(self, cells: I64) -> None:
+        """The keys of these cells go, which are owed."""
+        if len(cells):
+            if len(self._left) < self._owed.stop:
+                self._left = np.zeros(self._owed.stop, np.bool_)
+            self._left[cells] = True
 
     def _found(self, column: pa.Array, cells: I64, new_rows: I64, h1: U64) -> Found:
         if not len(new_rows):
@@ -157,15 +234,26 @@ class WordIndex:
         cells[absent] = self._null
         return Found(cells, new, new_h1)
 
+    def expect(self, count: int) -> None:
+        self._expected = count
+        self._near.expect(count)
+
     def remove(self, cells: I64) -> I64:
+        self._removed = True
         keys = self._column.get(cells)
-        words = word_of(keys)
+        words, mine = word_of(keys), cells
         if keys.null_count:
-            words = words[~null_mask(keys)]
+            there = ~null_mask(keys)
+            words, mine = words[there], cells[there]
             self._null = NOBODY
         self._near.forget(words)
+        if self._owed:
+            owed = self._is_owed(mine)
+            self._leave(mine[owed])
+            words = words[~owed]
         self._table.remove(words, mix(words))
-        self._near.thin_out(len(self._table))
+        if not self._owed:
+            self._near.thin_out(len(self))
         return cells
 
     def removable(self, cells: I64) -> I64:
@@ -174,10 +262,6 @@ class WordIndex:
     @property
     def nbytes(self) -> int:
         return self._table.bytes_reserved + self._near.nbytes
-
-    @property
-    def movable(self) -> bool:
-        return True
 
     def grow(self, count: int, capacity: int) -> None:
         """The table knows how many keys there are."""
@@ -193,9 +277,16 @@ class WordIndex:
             self._null = int(to[null][0])
             words, to = words[~null], to[~null]
         self._table.relabel(words, mix(words), to)
-        self._near.remember(words, to, len(self._table))
+        self._near.remember(words, to, len(self))
+
+    @property
+    def movable(self) -> bool:
+        return not self._owed
 
     def tidy(self) -> None:
+        self._pay(PAID_KEYS)
+        if not self._owed:
+            self._left = np.zeros(0, np.bool_)
         self._table.tidy()
 
     def fits(self, keys: Sequence[pa.Array]) -> Flags:
@@ -205,6 +296,8 @@ class WordIndex:
         self.remove(cells)
 
     def adopt(self, cells: I64) -> None:
+        while self._owed:
+            self._pay(PAID_KEYS)
         words = word_of(self._column.get(cells))
         self._table.adopt(words, mix(words), cells)
 
@@ -248,6 +341,12 @@ class HashIndex:
             new_rows = np.concatenate([new_rows, more])
             new = cells.take(new_rows)
         return Found(cells, new, hashes.h1.take(new_rows))
+
+    def expect(self, count: int) -> None:
+        self._table.expect(count)
+
+    def append(self, keys: Sequence[pa.Array]) -> Found | None:
+        return None
 
     def _keep(self, keys: Sequence[pa.Array], h2: U64, rows: I64, cells: I64) -> None:
         self._checks.array[cells] = h2.take(rows)

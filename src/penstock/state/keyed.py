@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -146,7 +145,8 @@ class Keyed:
             table.drop(cells[table.present[cells]])
             self.leave(cells)
         keys, values = self._parts(rows)
-        cells = self._cells(rows, keys, table.state)
+        put = self.space.append if gone is None else self.space.upsert
+        cells = self._checked(rows, put(keys).cells, table.state)
         if len(self.space.last_rows(cells)) != len(cells):
             raise _twice(table)
         if gone is None and table.present[cells].any():
@@ -165,7 +165,8 @@ class Keyed:
             child.drop(np.unique(cells[cells >= 0]))
             self.leave(owners[owners >= 0])
         keys, values = self._parts(rows)
-        owners, before = self._cells(rows, keys[:width], child.table.state), len(child.table)
+        cells = self.space.upsert(keys[:width]).cells
+        owners, before = self._checked(rows, cells, child.table.state), len(child.table)
         child.put(owners, keys[width:], values)
         if gone is None and len(child.table) - before != rows.num_rows:
             raise _twice(child.table)
@@ -174,8 +175,8 @@ class Keyed:
         cells = self.space.find(self._parts(batch)[0])
         return np.unique(cells[cells >= 0])
 
-    def _cells(self, batch: pa.RecordBatch, keys: Sequence[pa.Array], state: str) -> I64:
-        cells = self.space.upsert(keys).cells
+    def _checked(self, batch: pa.RecordBatch, cells: I64, state: str) -> I64:
+        """These are the cells of the batch's keys."""
         groups = self.space.cells.groups[cells]
         if not np.array_equal(groups, values_of(batch.column(GROUP_COLUMN))):
             raise CheckpointCorrupt(f"state {state!r} has a key with another's key group")

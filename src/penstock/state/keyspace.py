@@ -15,11 +15,11 @@ import pyarrow as pa
 from penstock.plan.keyhash import I64, Flags, key_groups
 from penstock.state.cells import Cells
 from penstock.state.columns import Column, make_column
-from penstock.state.flat import FIRST_ROWS, int64_array
-from penstock.state.index import NOBODY, make_index
+from penstock.state.flat import FIRST_ROWS, int64_array, rows_of
+from penstock.state.index import NOBODY, Found, make_index
 from penstock.state.stretch import Stretch
 
-KeysOf: TypeAlias = Callable[[I64], list[pa.Array]]
+KeysOf: TypeAlias = Callable[[I64 | slice], list[pa.Array]]
 """The key columns of these cells, on any thread."""
 
 
@@ -53,14 +53,25 @@ class KeySpace:
 
     def upsert(self, keys: Sequence[pa.Array]) -> Placed:
         """The cell of every key, made where there is none."""
+        return self._placed(self.cells.end, self._index.upsert(keys))
+
+    def append(self, keys: Sequence[pa.Array]) -> Placed:
+        """The same for keys of a snapshot, of which each should be new, and quicker where they are."""
         first = self.cells.end
-        found = self._index.upsert(keys)
+        return self._placed(first, self._index.append(keys) or self._index.upsert(keys))
+
+    def _placed(self, first: int, found: Found) -> Placed:
+        """`first`: where cells ended before."""
         count = len(found.new)
         if not count:
             return Placed(found.cells, _NO_CELLS)
         self.cells.groups[found.new] = key_groups(found.new_h1, self._max_parallelism)
         end = self.cells.end
         return Placed(found.cells, slice(first, end) if end - first == count else found.new)
+
+    def expect(self, count: int) -> None:
+        """So many keys will come, or less: what grows in steps otherwise is made large enough at once."""
+        self._index.expect(count)
 
     def removable(self, cells: I64) -> I64:
         """Those of these cells whose keys can go."""
@@ -85,8 +96,8 @@ class KeySpace:
         """Of the cells that are in use now, noted in constant time. Holds as long as a frozen view is being copied."""
         parts = [(column.raw, column.reader()) for column in self._columns]
 
-        def keys_of(cells: I64) -> list[pa.Array]:
-            return [read([array.take(cells) for array in raw]) for raw, read in parts]
+        def keys_of(cells: I64 | slice) -> list[pa.Array]:
+            return [read([rows_of(array, cells) for array in raw]) for raw, read in parts]
 
         return keys_of
 

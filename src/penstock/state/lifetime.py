@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -55,9 +54,15 @@ class Lifetimes:
     def __init__(self, ttl: Ttl, now: Now) -> None:
         self.ttl = ttl
         self.touched = FlatColumn(TOUCHED.type, nullable=False)
+        self.latest_ms = 0
+        """No row of a snapshot was touched later."""
         self._now = now
         self._hand = 0
         self._written = 0
+
+    @property
+    def now_ms(self) -> int:
+        return self._now.ms
 
     @property
     def over_ms(self) -> int:
@@ -69,10 +74,10 @@ class Lifetimes:
         self.touched.values[cells] = self._now.ms
         self._written += len(cells)
 
-    def brought(self, cells: I64) -> None:
-        """Rows came back from a floor, each with a moment that is not to come."""
-        moments = self.touched.values
-        moments[cells] = np.minimum(moments.take(cells), self._now.ms)
+    def ahead(self, cells: I64) -> Flags:
+        """Rows of a snapshot that were touched at a moment which is still to come: another clock went before."""
+        flags: Flags = self.touched.values.take(cells) > self._now.ms
+        return flags
 
     def over(self, cells: I64 | slice) -> Flags:
         flags: Flags = self.touched.values[cells] <= self.over_ms
@@ -96,12 +101,12 @@ class Lifetimes:
         return slice(0, end)
 
     def restored(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Rows of a snapshot, each with a moment that is not to come: that of now, where it has none."""
-        now = pa.scalar(self._now.ms, TOUCHED.type)
+        """Rows of a snapshot, each with a moment: that of now, where it has none."""
         if TOUCHED.name in batch.schema.names:
-            moments = pc.min_element_wise(batch.column(TOUCHED.name), now, skip_nulls=False)
+            moments = batch.column(TOUCHED.name)
+            self.latest_ms = max(self.latest_ms, pc.max(moments).as_py() or 0)
         else:
-            moments = pa.repeat(now, batch.num_rows)
+            moments = pa.repeat(pa.scalar(self._now.ms, TOUCHED.type), batch.num_rows)
         field = TOUCHED.with_nullable(GONE_FIELD.name in batch.schema.names)
         return without_moments(batch).append_column(field, moments)
 

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.plan.keyhash import I64
+from penstock.plan.keyhash import I64, Flags
 from penstock.ports.floor import Floor, Kept
 from penstock.protocol.snapshot import Segment
 from penstock.state.cells import Groups
@@ -115,6 +115,10 @@ class LoggedFloor(Changelog):
 
     def settle(self) -> None:
         self._down.settle()
+
+    def can_go_down(self, cells: I64) -> Flags:
+        can: Flags = self._down.can_go_down(cells)
+        return can & ~self.dirty.take(cells) if self.busy else can
 
     def write_down(self, cells: I64) -> None:
         """These rows are about to leave memory: those that a later delta may need are noted."""

@@ -1,8 +1,8 @@
 """Rows of state as bytes: an Arrow IPC stream that is cut into blocks, each with its key groups and checksum.
 
 The stream is a schema message, one record batch message per block and the end marker, so `pa.ipc.open_stream`
-reads it. Rows are in order of their key group, which is the column `__kg`. A reader that owns some key groups
-fetches and verifies only the blocks that can hold them.
+reads it. Rows are in any order; the column `__kg` has their key group. A reader that owns some key groups fetches and
+verifies only the blocks that can hold them.
 """
 
 from __future__ import annotations
@@ -29,20 +29,6 @@ END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 Fetch = Callable[[Block], bytes]
 Groups = npt.NDArray[np.uint16]
-
-
-def block_bounds(groups: Groups, rows_max: int = BLOCK_ROWS_MAX) -> Iterator[tuple[int, int]]:
-    """Cuts sorted key groups into runs of at most `rows_max` rows: between two groups where that is possible,
-    inside one only when the group alone is too long."""
-    edges = np.flatnonzero(groups[1:] != groups[:-1]) + 1
-    edges = np.append(edges, len(groups))
-    start = 0
-    while start < len(groups):
-        fitting = int(np.searchsorted(edges, start + rows_max, side="right")) - 1
-        end = int(edges[fitting]) if fitting >= 0 else 0
-        end = end if end > start else min(start + rows_max, len(groups))
-        yield start, end
-        start = end
 
 
 def schema_message(schema: pa.Schema) -> bytes:
@@ -73,9 +59,9 @@ def is_right(block: Block, data: bytes) -> bool:
 
 
 def ends_of(batch: pa.RecordBatch) -> tuple[int, int]:
-    """The first and the last key group of rows that are in their order."""
-    groups = batch.column(GROUP_COLUMN)
-    return groups[0].as_py(), groups[-1].as_py()
+    """The first and the last key group that rows have."""
+    groups = values_of(batch.column(GROUP_COLUMN))
+    return int(groups.min()), int(groups.max())
 
 
 def read_blocks(segment: Segment, groups: range, fetch: Fetch) -> Iterator[pa.RecordBatch]:

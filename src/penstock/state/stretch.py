@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import mmap
 import sys
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ Values = npt.NDArray[Any]
 
 MAPPED_BYTES_MIN = 1 << 20
 """Shorter arrays are copied when they grow."""
+LARGE_PAGE = 1 << 21
 _GIVES_BACK = sys.platform == "linux"
 """Where the kernel takes pages back on request, and has zeros there when they are used again."""
 
@@ -68,7 +70,7 @@ class Stretch:
 
     def _make_room(self, count: int, size: int) -> None:
         """For so many bytes, and as many again."""
-        size = 2 * -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+        size = whole_pages(2 * size)
         if self._memory is not None:
             dtype, rows = self.array.dtype, len(self.array)
             del self.array
@@ -86,15 +88,27 @@ class Stretch:
         self.array = longer
 
 
-def mapping(size: int) -> mmap.mmap:
-    """Zeroed private memory, in large pages where the kernel gives them: what is looked up lies anywhere."""
+def whole_pages(size: int) -> int:
+    """At least so many bytes. A mapping of whole large pages begins with one, also where the kernel moves it: others
+    would be cut up on the way."""
+    page = LARGE_PAGE if size >= LARGE_PAGE else mmap.PAGESIZE
+    return -(-size // page) * page
+
+
+def mapping(size: int, *, large: bool = True) -> mmap.mmap:
+    """Zeroed private memory. `large`: in large pages where the kernel gives them, for what is looked up lies anywhere;
+    not where few of the pages may be used."""
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        try:
-            memory.madvise(mmap.MADV_HUGEPAGE)
-        except OSError:
-            return memory
+    if large:
+        use_large_pages(memory)
     return memory
+
+
+def use_large_pages(memory: mmap.mmap) -> None:
+    """For pages that are not there yet."""
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with suppress(OSError):
+            memory.madvise(mmap.MADV_HUGEPAGE)
 
 
 def resized(memory: mmap.mmap, size: int) -> bool:

@@ -122,11 +122,7 @@ class Table:
         unsaved = cells[self._saved_at.take(cells) < self._freezes]
         if not len(unsaved):
             return True
-        saved = Saved(
-            unsaved,
-            self.cells.groups.take(unsaved),
-            tuple(array.take(unsaved) for array in self._raw()),
-        )
+        saved = Saved(unsaved, tuple(array.take(unsaved) for array in self._raw()))
         for view in self._frozen:
             view.save(saved)
         self._saved_at[unsaved] = self._freezes
@@ -155,6 +151,11 @@ class Table:
             self.touch(cells)
             self.lifetimes.touch(cells)
 
+    def hold_back(self, cells: I64) -> None:
+        """Of these rows, which a snapshot had, those begin their life now that would begin it later."""
+        if self.lifetimes is not None:
+            self.prolong(cells[self.lifetimes.ahead(cells)])
+
     def track(self, changes: Tracker) -> None:
         """From now on changes are told. There are no rows yet."""
         self.changes = changes
@@ -170,8 +171,6 @@ class Table:
         self._saved_at[cells] = self._freezes
         for column, array in zip(self._kept, values, strict=True):
             column.put(cells, array)
-        if self.lifetimes is not None:
-            self.lifetimes.brought(cells)
 
     def forget(self, cells: I64) -> None:
         """The rows of distinct cells that have one lie elsewhere from now on."""

@@ -29,7 +29,7 @@ class View(Protocol):
     """Cells from here on were made later."""
 
     def batches(self, among: I64 | None = None) -> Iterator[pa.RecordBatch]:
-        """All rows, or those of these cells, which ascend: one batch per block, in order of the key groups."""
+        """All rows, or those of these cells, which ascend: one batch per block."""
         ...
 
     def below(self, keys: Sequence[bytes]) -> Iterator[pa.RecordBatch]:

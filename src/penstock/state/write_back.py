@@ -1,8 +1,8 @@
 """The changes of a table that has a floor below: what must be written down there, and when.
 
 Rows that changed go down when they are evicted from memory, and with every snapshot. A snapshot writes down what the
-table was at its freeze, and then keeps the floor's files: from the freeze to that moment nothing else may be written
-down. Of the files only those go into the checkpoint that its base does not have yet.
+table was at its freeze, and then keeps the floor's files: from the freeze to that moment nothing may be written down
+that changed since. Of the files only those go into the checkpoint that its base does not have yet.
 
 Snapshots are written down in the order of their freezes, whoever comes first: one that finds an earlier one still to be
 done does that, too. One that was given up is written down with the next.
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 GONE_MAX = 10_000
 """With more keys noted that the floor has and should not, they are removed there when rows are written down."""
+ENCODED_ROWS = 1_024
+"""Become bytes in one go: the interpreter is not free for others meanwhile."""
 BASES_MAX = 32
 """So many checkpoints are known whose files a later one may refer to."""
 
@@ -95,17 +97,34 @@ class WriteBack:
 
     @property
     def busy(self) -> bool:
-        """A snapshot is still to be written down: nothing else may be."""
-        return any(isinstance(view.plan, WriteDown) for view in self.table.views())
+        """A snapshot is still to be written down."""
+        return bool(self._plans)
+
+    @property
+    def _plans(self) -> list[tuple[View, WriteDown]]:
+        return [(v, v.plan) for v in self.table.views() if isinstance(v.plan, WriteDown)]
 
     def settle(self) -> None:
         """Writes down what snapshots there are, now."""
-        for view in self.table.views():
-            if isinstance(view.plan, WriteDown):
-                view.plan.settle(view)
+        for view, plan in self._plans:
+            plan.settle(view)
+
+    def can_go_down(self, cells: I64) -> Flags:
+        """Which of these rows are as the next snapshot wants them, however that one gets on. It must have taken away
+        first what is to go: among that may be what their keys had before."""
+        can: Flags = np.ones(len(cells), np.bool_)
+        for _, plan in self._plans[:1]:
+            due = [each for each in plan.intervals if not each.written]
+            later = [each for each in self._frozen if each not in plan.intervals]
+            wrong = [*later, *(due if any(each.gone for each in due) else ())]
+            can &= ~_set_in([self.dirty, *(each.dirty for each in wrong)], cells)
+        return can
 
     def write_down(self, cells: I64) -> None:
-        """The rows of those of these cells that have changed. Not while it is busy."""
+        """The rows of those of these cells that have changed. While it is busy only such as can go."""
+        if self.busy:
+            self._write_ahead(cells)
+            return
         self._take_back()
         if len(self._gone) > GONE_MAX:
             self.floor.remove(sorted(self._gone))
@@ -116,6 +135,15 @@ class WriteBack:
             self.floor.write(keys, values)
             self._gone.difference_update(keys)
             self.dirty[changed] = False
+
+    def _write_ahead(self, cells: I64) -> None:
+        """A snapshot would have written these down, too."""
+        due = [each for each in self._frozen if not each.written]
+        changed = cells[_set_in([each.dirty for each in due], cells)]
+        if len(changed):
+            self.floor.write(*self.rows.of(self.table.stored(changed)))
+            for each in due:
+                each.dirty[changed[changed < len(each.dirty)]] = False
 
     def _take_back(self) -> None:
         """What snapshots that were given up have not written down is still to be."""
@@ -146,7 +174,9 @@ class WriteDown:
         self.changes.bases[self.checkpoint] = {
             each.member: each for each in segments if kept.is_lasting(each.member) and lasts(each)
         }
-        return (replace(segments[0], rows_after=view.rows), *segments[1:])
+        lifetimes = self.changes.table.lifetimes
+        latest_ms = lifetimes.now_ms if lifetimes is not None else 0
+        return (replace(segments[0], rows_after=view.rows, latest_ms=latest_ms), *segments[1:])
 
     def release(self) -> None:
         """Its files are not wanted any more."""
@@ -172,12 +202,15 @@ class WriteDown:
     def _write_down(self, view: View) -> None:
         floor, due = self.changes.floor, [each for each in self.intervals if not each.written]
         floor.remove(sorted(set[bytes]().union(*(each.gone for each in due))))
+        for interval in due:
+            interval.gone = set()
         dirty = np.zeros(view.end, np.bool_)
         for interval in due:
             flags = interval.dirty[: view.end]
             dirty[: len(flags)] |= flags
         for batch in view.batches(np.flatnonzero(dirty)):
-            floor.write(*self.changes.rows.of(batch))
+            for start in range(0, batch.num_rows, ENCODED_ROWS):
+                floor.write(*self.changes.rows.of(batch.slice(start, ENCODED_ROWS)))
         for interval in due:
             interval.written = True
 
@@ -191,6 +224,15 @@ class WriteDown:
 
     def _is_shared(self, member: str, kept: Kept) -> bool:
         return kept.is_lasting(member)
+
+
+def _set_in(flags: Sequence[Flags], cells: I64) -> Flags:
+    """Those of the cells that any of these arrays has set."""
+    found: Flags = np.zeros(len(cells), np.bool_)
+    for each in flags:
+        there = cells < len(each)
+        found[there] |= each.take(cells[there])
+    return found
 
 
 def lasts(segment: Segment) -> bool:

@@ -28,7 +28,7 @@ from penstock.ports.floor import FIRST_MEMBER, Members
 if TYPE_CHECKING:
     from rocksdict import Options, Rdict
 
-WRITE_ROWS_MAX = 256
+WRITE_ROWS_MAX = 128
 """Written in one go: the interpreter is not free for others meanwhile."""
 PIECE_BYTES = 4 << 20
 WRITE_BUFFER_BYTES = 16 << 20
@@ -92,8 +92,9 @@ class RocksFloor:
             self._db.delete_range(first, end)
 
     def scan(self, first: bytes, end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        items: Any = self._db.items(from_key=first)
-        return items if end is None else takewhile(lambda item: item[0] < end, items)
+        with told(self._path, "read"):
+            items: Any = self._db.items(from_key=first)
+            yield from items if end is None else takewhile(lambda item: item[0] < end, items)
 
     def below(self, prefixes: Sequence[bytes]) -> list[list[tuple[bytes, bytes]]]:
         with told(self._path, "read"):

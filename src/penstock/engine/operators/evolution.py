@@ -56,12 +56,14 @@ def evolved(
 
 
 def _refuse_another_kind(stored: pa.Schema, wanted: pa.Schema, label: str) -> None:
-    """A delta does not say what kind it is: it comes behind rows that do."""
-    old, new = ((each.metadata or {}).get(STATE_KIND, b"") for each in (stored, wanted))
-    if old and old != new:
+    """A delta does not say what kind it is, but whether a key has many rows."""
+    old, new = ((each.metadata or {}).get(STATE_KIND, b"").decode() for each in (stored, wanted))
+    many, wants_many = (bool(_with(BELOW_PREFIX, each).names) for each in (stored, wanted))
+    if (old and old != new) or (not old and many != wants_many):
+        was = old or ("list or map" if many else "value, reducing or aggregating")
         raise SchemaError(
-            f"{label}: it is a {old.decode()} state in the checkpoint and a {new.decode()} state now; give the new one"
-            f" another name, and the old one back, or {LET_GO}, or {BEGIN_ANEW}"
+            f"{label}: it is a {was} state in the checkpoint and a {new} state now; give the new one another name, and"
+            f" the old one back, or {LET_GO}, or {BEGIN_ANEW}"
         )
 
 

@@ -68,6 +68,7 @@ def open_floor(context: OperatorContext, state: str, rows: RowBytes) -> Opened:
         _count(floor, stored, context),
         context.restored_id,
         {each.member: each for each in narrow if lasts(each)},
+        max(files[0].latest_ms for files in stored),
     )
 
 

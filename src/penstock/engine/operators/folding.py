@@ -21,7 +21,7 @@ from penstock.engine.operators.evolution import (
     evolved,
     shown,
 )
-from penstock.engine.operators.keyed import keep_chain
+from penstock.engine.operators.keyed import expected_rows, keep_chain
 from penstock.errors import SchemaError
 from penstock.plan.keyhash import I64
 from penstock.plan.schema import type_ddl
@@ -41,6 +41,7 @@ def restore_folds(
 ) -> None:
     """Fills the table that the folds are kept in with the rows of a snapshot."""
     may_lose = context.allow_non_restored_state
+    keyed.space.expect(expected_rows(context, table.state))
     for batch in stored:
         _refuse_other_aggregates(batch.schema, table.schema, label, may_lose=may_lose)
         keyed.load(table, evolved(batch, table.schema, label, may_lose=True))

@@ -30,6 +30,21 @@ def make_keyed(keys: pa.Schema, context: OperatorContext) -> Keyed:
     )
 
 
+def expected_rows(context: OperatorContext, state: str) -> int:
+    """About how many rows of a state come into memory with what is restored; those of floors stay below."""
+    if context.floors is not None:
+        return 0
+    mine = context.key_groups
+    rows = 0.0
+    for segment in (each for part in context.parts_of(state) for each in part if not each.delta):
+        for block in segment.blocks:
+            first, end = block.first_group, block.last_group + 1
+            inside = min(mine.stop, end, segment.groups[1])
+            inside -= max(mine.start, first, segment.groups[0])
+            rows += block.rows * max(0, inside) / (end - first)
+    return round(rows)
+
+
 def keep_chain(table: Table, context: OperatorContext) -> None:
     """The table was restored. The next checkpoint may build on the one that it came from, if it has the same
     columns."""

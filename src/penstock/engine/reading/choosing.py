@@ -71,7 +71,9 @@ def _one_of(tables: Sequence[Table], choice: Choice, nothing: str) -> Table:
 def _named(what: str, given: str | None, known: Sequence[str], of: str) -> str:
     if given is None:
         if len(known) > 1:
-            raise ConfigError(f"name the {what}{of} that is meant; {told(known)}")
+            raise ConfigError(
+                f"name the {what}{of} that is meant, as in {what}={known[0]!r}; {told(known)}"
+            )
         return known[0]
     if given not in known:
         hint = likeliest(given, known)

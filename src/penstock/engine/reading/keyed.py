@@ -145,7 +145,11 @@ def _within(part: Part, groups: range) -> Iterator[Segment]:
 def _spans(part: Part) -> Iterator[tuple[int, int, int]]:
     """What cannot be cut: its first and last key group, and its rows."""
     if isinstance(part, Segment):
-        yield from ((block.first_group, block.last_group, block.rows) for block in part.blocks)
+        start, end = part.groups
+        for block in part.blocks:
+            first, last = max(start, block.first_group), min(end - 1, block.last_group)
+            if first <= last:
+                yield first, last, block.rows
     elif part[0].groups[0] < part[0].groups[1]:
         yield part[0].groups[0], part[0].groups[1] - 1, part[0].rows_after
 

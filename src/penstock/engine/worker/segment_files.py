@@ -77,7 +77,6 @@ class SegmentFiles:
         pieces: Iterable[bytes],
         *,
         groups: tuple[int, int],
-        rows_after: int = 0,
         shared: bool = False,
     ) -> Segment:
         file = self._shared if shared else self._own
@@ -88,7 +87,7 @@ class SegmentFiles:
             self.bytes_put += size
             piece.add(data)
         segment = self._placed(Segment(state, schema_message(schema), tuple(blocks)), piece, file)
-        return replace(segment, groups=groups, rows_after=rows_after, member=member)
+        return replace(segment, groups=groups, member=member)
 
     def put_rows(self, batches: Sequence[pa.RecordBatch]) -> Segment:
         """Rows in flight: key groups mean nothing there. All batches have the schema of the first."""

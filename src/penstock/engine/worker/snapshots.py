@@ -7,6 +7,7 @@ checkpoint is complete only when every subtask has answered, so waiting for one'
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
@@ -94,13 +95,14 @@ def _check_small(taken: Sequence[Taken], written: Sequence[_Written], limits: In
     for subtask, parts in zip(taken, written, strict=True):
         total += sum(len(entry.segment.inline or b"") for entry in parts.inflight)
         for name, segments in parts.segments.items():
+            sizes: Counter[str] = Counter()
             for segment in segments:
-                size = len(segment.inline or b"")
-                total += size
+                sizes[segment.state] += len(segment.inline or b"")
+            total += sizes.total()
+            for state, size in sizes.items():
                 if size > limits.state_bytes_max:
                     where = f"operator {name!r} in subtask {subtask.subtask.index}"
-                    what = f"state {segment.state!r} of {where}"
-                    raise _too_large(what, size, limits.state_bytes_max)
+                    raise _too_large(f"state {state!r} of {where}", size, limits.state_bytes_max)
     if total > limits.worker_bytes_max:
         raise _too_large("all state of a worker together", total, limits.worker_bytes_max)
 

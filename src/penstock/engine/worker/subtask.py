@@ -20,6 +20,7 @@ from penstock.engine.worker.chain import Chain
 from penstock.engine.worker.inputs import ChannelRows, Input, Recorder, Rescued
 from penstock.engine.worker.outputs import Outputs
 from penstock.engine.worker.pressure import Pressure
+from penstock.engine.worker.slicing import Slicing
 from penstock.errors import InvariantBroken
 from penstock.ports.channel import Barrier, Batch, End, Frame
 from penstock.ports.clock import Clock
@@ -29,9 +30,7 @@ from penstock.protocol.counting import Counting
 from penstock.protocol.ids import ChannelId, CheckpointId, SubtaskId
 from penstock.protocol.messages import SnapshotKind, SnapshotOrder
 
-ROWS_MAX = 65_536
 ROWS_WORTH_SENDING = 8_192
-SLICE_MS = 50.0
 FRAMES_ASIDE = 64
 """How many frames of a channel are read aside before the loop looks at something else."""
 
@@ -92,7 +91,7 @@ class Subtask:
         self._turn = 0
         self._clock = clock
         self._buffer_timeout_ms = buffer_timeout_ms
-        self._slice_rows = ROWS_MAX
+        self.slicing = Slicing()
         self._next_poll_ms = float("-inf")
         self._paused_by: CheckpointId | None = None
         self._aligning_since: tuple[float, int] | None = None
@@ -156,7 +155,7 @@ class Subtask:
         if source is None or self._paused_by is not None or now_ms < self._next_poll_ms:
             return False
         self.chain.current = self.chain.head_name
-        rows = source.poll(self._slice_rows)
+        rows = source.poll(self.slicing.rows)
         if isinstance(rows, Wait):
             self._next_poll_ms = max(rows.until_ms, now_ms)
             return False
@@ -181,10 +180,10 @@ class Subtask:
     def _step_rescued(self) -> None:
         entry = self._rescued.popleft()
         rows = entry.rows.data
-        if rows.num_rows > self._slice_rows:
-            rest = Batch(rows.slice(self._slice_rows))
+        if rows.num_rows > self.slicing.rows:
+            rest = Batch(rows.slice(self.slicing.rows))
             self._rescued.appendleft(Rescued(entry.port, rest))
-            rows = rows.slice(0, self._slice_rows)
+            rows = rows.slice(0, self.slicing.rows)
         self._process_timed(rows, entry.port, self._clock.monotonic_ms())
 
     def _step_next(self, not_now: frozenset[ChannelId], queued_only: bool) -> bool:
@@ -204,10 +203,10 @@ class Subtask:
     def _handle(self, entry: Input, frame: Frame) -> None:
         if isinstance(frame, Batch):
             rows = frame.data
-            if rows.num_rows > self._slice_rows:
-                entry.put_back(rows.slice(self._slice_rows))
+            if rows.num_rows > self.slicing.rows:
+                entry.put_back(rows.slice(self.slicing.rows))
                 self._read_ahead = True
-                rows = rows.slice(0, self._slice_rows)
+                rows = rows.slice(0, self.slicing.rows)
             self._process_timed(rows, entry.port, self._clock.monotonic_ms())
         elif isinstance(frame, Barrier):
             self._apply(self._rules.on_barrier(self.barriers, entry.id, frame.order))
@@ -218,14 +217,8 @@ class Subtask:
                 self._finish()
 
     def _process_timed(self, rows: pa.RecordBatch, port: int, began_ms: float) -> None:
-        """Runs the chain, and learns how many rows fit into a slice."""
         self.chain.process(rows, port)
-        took_ms = self._clock.monotonic_ms() - began_ms
-        if took_ms > SLICE_MS:
-            fitting = int(rows.num_rows * SLICE_MS / 2 / took_ms)
-            self._slice_rows = max(1, min(self._slice_rows, fitting))
-        elif took_ms < SLICE_MS / 2 and self._slice_rows <= rows.num_rows:
-            self._slice_rows = min(ROWS_MAX, self._slice_rows * 2)
+        self.slicing.took(rows.num_rows, self._clock.monotonic_ms() - began_ms)
 
     def _finish(self) -> None:
         self.chain.finish()

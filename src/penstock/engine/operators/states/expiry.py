@@ -69,7 +69,10 @@ class AfterTtl:
         self._drop_in(self._lifetimes.next_sweep(self._table.cells.end))
 
     def restored(self) -> None:
-        self._drop_in(self._lifetimes.whole_sweep(self._table.cells.end))
+        end = self._table.cells.end
+        if self._lifetimes.latest_ms > self._lifetimes.now_ms:
+            self._table.hold_back(np.flatnonzero(self._table.present[:end]))
+        self._drop_in(self._lifetimes.whole_sweep(end))
 
     def _held(self, cells: I64) -> I64:
         """Those that have a row, once each."""

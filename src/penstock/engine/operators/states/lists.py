@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from penstock.engine.operators.keyed import keep_chain
+from penstock.engine.operators.keyed import expected_rows, keep_chain
 from penstock.engine.operators.row import Row, RowsToBatch, batch_rows, make_row
 from penstock.engine.operators.states.base import Place, nullable, required_columns
 from penstock.engine.operators.states.expiry import make_expiry, walk_living
@@ -135,6 +135,7 @@ class ListState:
 
     def _restore(self, required: frozenset[str]) -> None:
         child = self._child
+        child.space.expect(expected_rows(self._place.context, self._place.name))
         for batch in self._place.restored(child.table, required):
             self._scope.keyed.load_child(child, batch)
         keep_chain(child.table, self._place.context)

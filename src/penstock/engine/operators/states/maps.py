@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from penstock.engine.operators.keyed import keep_chain
+from penstock.engine.operators.keyed import expected_rows, keep_chain
 from penstock.engine.operators.row import Row, RowsToBatch, batch_rows, make_row, python_values
 from penstock.engine.operators.states.base import Place, nullable, required_columns
 from penstock.engine.operators.states.expiry import make_expiry, walk_living
@@ -52,6 +52,9 @@ class MapState:
         self._expiry = make_expiry(self._child, place.scope)
         self._maps: list[dict[tuple[Any, ...], Row]] | None = None
         self._changed: dict[tuple[int, tuple[Any, ...]], None] = {}
+        self._types: set[tuple[type, ...]] = set()
+        """Of map keys that were given."""
+        self._child.space.expect(expected_rows(place.context, place.name))
         for batch in place.restored(self._child.table, required_columns(schema)):
             place.scope.keyed.load_child(self._child, batch)
         keep_chain(self._child.table, place.context)
@@ -167,7 +170,13 @@ class MapState:
         self._scope.keyed.leave(owners[owners >= 0])
 
     def _key(self, key: Any) -> tuple[Any, ...]:
-        return tuple(self._to_keys.values((key,) if len(self.key_schema) == 1 else key))
+        """What would never be found, because no such key can be put, is refused: once for each Python type."""
+        made = tuple(self._to_keys.values((key,) if len(self.key_schema) == 1 else key))
+        types = tuple(map(type, made))
+        if types not in self._types:
+            self._to_keys.batch([made])
+            self._types.add(types)
+        return made
 
     def _map(self) -> dict[tuple[Any, ...], Row]:
         at = self._place.position(_CALLS)

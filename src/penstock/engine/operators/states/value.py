@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.engine.operators.keyed import keep_chain
+from penstock.engine.operators.keyed import expected_rows, keep_chain
 from penstock.engine.operators.row import Row, RowsToBatch, batch_rows, make_row
 from penstock.engine.operators.rows import checked_batch
 from penstock.engine.operators.states.base import Place, nullable, required_columns
@@ -44,6 +44,7 @@ class ValueState:
         self._expiry = make_expiry(self._table, place.scope)
         self._rows: list[Row | None] | None = None
         self._changed: dict[int, None] = {}
+        place.scope.keyed.space.expect(expected_rows(place.context, place.name))
         for batch in place.restored(self._table, required_columns(schema)):
             place.scope.keyed.load(self._table, batch)
         keep_chain(self._table, place.context)
