@@ -24,8 +24,8 @@ help: ## Lists what there is
 demo: $(STAMP) | check-java ## Runs a job that is killed on purpose and goes on without losing a record
 	$(BIN)/penstock demo
 
-test: lint $(STAMP) | check-java ## Runs lint, then all tests in three lanes (ARGS= for pytest)
-	$(BIN)/python -m pytest -q -n 3 --dist loadgroup $(ARGS)
+test: lint $(STAMP) | check-java ## Runs lint, then all tests in four lanes (ARGS= for pytest)
+	$(BIN)/python -m pytest -q -n 4 --dist loadgroup --no-loadscope-reorder $(ARGS)
 
 lint: $(STAMP) ## Checks style, types and layers; changes nothing
 	$(BIN)/ruff check .
@@ -57,6 +57,7 @@ clean: ## Removes what was built, the virtual environment included
 
 # Made once, and again when the dependencies change.
 $(STAMP): pyproject.toml | check-python
+	@echo "Installing Penstock and what it needs into $(VENV): about a minute, once."
 	@if command -v uv >/dev/null 2>&1; then \
 		test -x $(BIN)/python || uv venv --python $(PYTHON) $(VENV); \
 		uv pip install --quiet --python $(BIN)/python --editable . --group dev; \

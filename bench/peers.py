@@ -69,6 +69,23 @@ ROCKSDB_PEERS = (
 )
 
 
+SMALL_SCRIPT = "flink_small.py"
+
+
+def rocksdb_given(memory_bytes: int, keys: int, rows: int) -> Peer:
+    """Flink with so much memory for the state of all its tasks: what its script gives it is replaced in a copy."""
+    script = (WORKING / FLINK[0]).read_text("utf-8")
+    given = "'taskmanager.memory.managed.size','1gb'"
+    if script.count(given) != 1:
+        raise RuntimeError(f"{FLINK[0]} does not say {given} once: look how it gives memory now")
+    small = script.replace(given, f"'taskmanager.memory.managed.size','{memory_bytes >> 20}mb'")
+    (WORKING / SMALL_SCRIPT).write_text(small, "utf-8")
+    sized = ("--keys", str(keys), "--n", str(rows), "--warm", str(rows // 20))
+    asked = (SMALL_SCRIPT, *FLINK[1:], "--cp", "5000", "--backend", "rocksdb", *sized)
+    name = f"Flink SQL, RocksDB, {memory_bytes >> 20} MiB, rows without a text"
+    return Peer(name, "flink", asked, True, 1.0)
+
+
 def folder() -> Path | None:
     """Where the peers' scripts are; None when they are not on this machine."""
     given = os.environ.get("PENSTOCK_PEERS")

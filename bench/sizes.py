@@ -51,6 +51,8 @@ class Sizes:
     scale_keys: tuple[int, ...]
     scale_s: float
     """How long each of those is timed."""
+    scale_jobs: int
+    """With the fewest and the most of those."""
 
 
 FULL = Sizes(
@@ -81,6 +83,7 @@ FULL = Sizes(
     larger_s=15.0,
     scale_keys=(100_000, 1_000_000, 5_000_000, 20_000_000),
     scale_s=1.0,
+    scale_jobs=3,
 )
 
 TINY = Sizes(
@@ -111,4 +114,5 @@ TINY = Sizes(
     larger_s=1.0,
     scale_keys=(10_000, 100_000),
     scale_s=0.1,
+    scale_jobs=1,
 )

@@ -13,6 +13,7 @@ import numpy as np
 
 import penstock as pen
 from bench.figures import Figure, middle
+from bench.peers import rocksdb_given
 from bench.sizes import Sizes
 from bench.state.pairs import running
 from bench.state.rows import ROWS_IN, TEXT_BYTES, Rows
@@ -22,11 +23,14 @@ NAME = "state: larger than its memory"
 ROW_BYTES = TEXT_BYTES + 3 * 8
 """A key, a count, a sum and a text."""
 FEW_KEYS = 1_000
+FLINK_ROWS_MAX = 3_000_000
 FLAT = 1.1
 LOOK_EVERY_S = 0.2
 
 
-def run(sizes: Sizes) -> list[Figure]:
+def run(sizes: Sizes, *, others: bool) -> list[Figure]:
+    """`others`: beside Flink with the same memory. It begins with nothing and sees about as many rows as there are
+    keys, since it is slow; that is to its advantage."""
     budget = sizes.state_memory_bytes
     keys = sizes.larger_times * budget * PARALLELISM // ROW_BYTES
     options = {"backend": "rocksdb", "state_memory": budget, "every": "5 seconds"}
@@ -38,6 +42,12 @@ def run(sizes: Sizes) -> list[Figure]:
     third = max(1, len(memory) // 3)
     first, last = middle(memory[:third]), middle(memory[-third:])
     what = f"{keys:,} keys, {budget >> 20} MiB"
+    rows = "rows that may have any key"
+    beside = []
+    if others:
+        peer = rocksdb_given(budget * PARALLELISM, keys, min(keys, FLINK_ROWS_MAX))
+        rate = peer.rows_per_second()
+        beside = [Figure(NAME, rows, rows_s, "rows/s", peer.name, rate, at_least=peer.times)]
     return [
         Figure(
             *(NAME, f"memory of a worker at the end, {what}", last / 2**20, "MiB"),
@@ -49,7 +59,8 @@ def run(sizes: Sizes) -> list[Figure]:
             *(NAME, "the most", max(memory) / 2**20, "MiB"),
             *(f"with {FEW_KEYS:,} keys", max(little) / 2**20),
         ),
-        Figure(NAME, "rows that may have any key", rows_s, "rows/s", "keys", float(keys)),
+        Figure(NAME, rows, rows_s, "rows/s", "keys", float(keys)),
+        *beside,
     ]
 
 

@@ -30,7 +30,7 @@ PARTS: dict[str, Part] = {
     "changelog": lambda sizes, others: changelog.run(sizes),
     "pause": lambda sizes, others: pauses.run(sizes),
     "restore": lambda sizes, others: restore.run(sizes),
-    "larger": lambda sizes, others: larger.run(sizes),
+    "larger": lambda sizes, others: larger.run(sizes, others=others),
     "keys": lambda sizes, others: scale.run(sizes),
     "functions": lambda sizes, others: functions.run(sizes),
 }

@@ -16,6 +16,7 @@ from bench.figures import Figure, middle, within
 from bench.sizes import Sizes
 from bench.state.rows import Rows
 from bench.state.stage import MEMORY_BYTES, WAYS, staged
+from penstock.engine.worker.slicing import Slicing
 from penstock.shells.spark.entry import tune_process
 
 PAUSE_MS, GAP_MS = 5.0, 20.0
@@ -60,23 +61,36 @@ def _in_a_process(way: str, sizes: Sizes) -> dict[str, list[float]]:
 def loop(way: str, keys: int, snapshots: int) -> dict[str, list[float]]:
     """Per snapshot: the freeze, the longest time between two batches before it and while it was written, and how long
     that took. Keys are drawn from all of them: much changes from one to the next."""
-    generate, position = Rows(keys), 0
+    generate, position, slicing = Rows(keys), 0, Slicing()
     measured: dict[str, list[float]] = {
         name: [] for name in ("freeze_ms", "before_ms", "during_ms", "writing_s")
     }
     with staged(way) as stage:
 
         def gap_ms() -> float:
+            """Until the loop would look at something else, as a subtask's does between slices of a batch."""
             nonlocal position
+            rows = min(BATCH_ROWS, slicing.rows)
             began_s = time.perf_counter()
-            stage.process(generate(position, BATCH_ROWS))
-            position += BATCH_ROWS
-            return (time.perf_counter() - began_s) * 1e3
+            stage.process(generate(position, rows))
+            took_ms = (time.perf_counter() - began_s) * 1e3
+            slicing.took(rows, took_ms)
+            position += rows
+            return took_ms
 
-        while position < keys + BATCHES_BEFORE * BATCH_ROWS:
+        def longest_ms() -> float:
+            """Of as many rows as `BATCHES_BEFORE` batches have."""
+            nonlocal position
+            end, gaps = position + BATCHES_BEFORE * BATCH_ROWS, [0.0]
+            while position < end:
+                gaps.append(gap_ms())
+            return max(gaps)
+
+        while position < keys:
             gap_ms()
+        longest_ms()
         for _ in range(snapshots):
-            measured["before_ms"].append(max(gap_ms() for _ in range(BATCHES_BEFORE)))
+            measured["before_ms"].append(longest_ms())
             began_s = time.perf_counter()
             freeze_ms = stage.begin_snapshot()
             gaps = [gap_ms() + freeze_ms]

@@ -1,7 +1,8 @@
-"""What a row costs with more and more keys: the aggregate of W1 in a plain loop, all sizes in one process, in turns.
+"""What a row costs with more and more keys: in a job, which makes it, sends it to the worker of its key and counts it;
+and of that in the aggregate alone, in a plain loop, all sizes in one process, in turns.
 
-Once with keys that lie close together, as those of W1 do, and once with keys from all over the numbers, which are found
-in another way.
+The loop runs once with keys that lie close together, as those of W1 do, and once with keys from all over the numbers,
+which are found in another way.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ import pyarrow as pa
 from bench.figures import Figure, middle
 from bench.limit import new_aggregate
 from bench.sizes import Sizes
+from bench.state.pairs import running
+from bench.state.rows import Rows
+from bench.throughput import PARALLELISM, steady_rate
 from bench.workload import INT_SCHEMA, int_batch, keys_of
 from penstock.engine.operators.aggregate import RunningAggregate
 from penstock.shells.spark.entry import tune_process
@@ -32,6 +36,26 @@ KINDS = ("close together", "all over")
 
 
 def run(sizes: Sizes) -> list[Figure]:
+    return [_in_a_job(sizes), *_in_a_loop(sizes)]
+
+
+def _in_a_job(sizes: Sizes) -> Figure:
+    """The time of the cores that it has, by the rows that it counts: few keys and many in turns."""
+    few, many = sizes.scale_keys[0], sizes.scale_keys[-1]
+    costs: dict[int, list[float]] = {few: [], many: []}
+    for keys in (few, many) * sizes.scale_jobs:
+        with running("keys", Rows(keys)) as job:
+            rows_s = steady_rate(job, sizes.warm_s, sizes.steady_s)
+            costs[keys].append(PARALLELISM * 1e9 / rows_s)
+    against, reference = f"{few:,} keys", middle(costs[few])
+    return Figure(
+        *(NAME, f"{many:,} keys, a job", middle(costs[many]), "ns/row", against, reference),
+        at_most=TIMES,
+        samples=tuple(costs[many]),
+    )
+
+
+def _in_a_loop(sizes: Sizes) -> list[Figure]:
     figures = []
     for kind in KINDS:
         arguments = [kind, str(sizes.scale_s), *map(str, sizes.scale_keys)]
@@ -48,11 +72,10 @@ def run(sizes: Sizes) -> list[Figure]:
         reference = middle(costs[fewest])
         for keys in others:
             ns = costs[keys]
-            what, against = f"{keys:,} keys {kind}", f"{fewest:,} keys"
+            what, against = f"of that counting, {keys:,} keys {kind}", f"{fewest:,} keys"
             figures.append(
                 Figure(
                     *(NAME, what, middle(ns), "ns/row", against, reference),
-                    at_most=TIMES,
                     samples=tuple(ns),
                 )
             )
