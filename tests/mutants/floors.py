@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,7 @@ from penstock.state.floored import Budget, FlooredKeyed
 from penstock.state.folds import NullUntilSeen
 from penstock.state.table import Table
 from penstock.state.write_back import WriteBack, WriteDown
+from penstock.storage import rocks
 from penstock.storage.rocks import KeptFiles
 from tests.mutants.registry import swapped, tested
 
@@ -325,6 +328,12 @@ def files_of_floors_are_not_verified() -> AbstractContextManager[None]:
 def folders_of_dead_workers_stay() -> AbstractContextManager[None]:
     """Every kill leaves the state of a worker on its disk (I26)."""
     return swapped(floors_dir, "sweep", lambda parent: None)
+
+
+@tested(FLOORS + "test_a_snapshot_that_is_still_kept_while_floors_close_leaves_nothing")
+def folders_are_emptied_where_they_are() -> AbstractContextManager[None]:
+    """Another thread puts links into a folder that is being emptied, and it stays (I26, bug-H4)."""
+    return swapped(rocks, "remove_at_once", partial(shutil.rmtree, ignore_errors=True))
 
 
 @tested(FLOORS + "test_files_that_last_have_names_that_never_come_again[rocksdb]")

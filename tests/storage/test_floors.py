@@ -7,8 +7,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -205,6 +207,25 @@ def test_closing_removes_all_that_was_made(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
     with pytest.raises(StorageError):
         list(kept.read(FIRST_MEMBER))
+
+
+def test_a_snapshot_that_is_still_kept_while_floors_close_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I26, bug-H4: a worker drops its attempt while another thread makes links to the files."""
+    floors = LockedFloors(tmp_path)
+    floors.open()
+    (folder,) = folders(tmp_path)
+    rmdir: Callable[..., None] = os.rmdir
+
+    def after_another(path: str, **options: Any) -> None:
+        with suppress(OSError):
+            (tmp_path / folder / "0-kept-1").mkdir()
+        rmdir(path, **options)
+
+    monkeypatch.setattr(os, "rmdir", after_another)
+    floors.close()
+    assert os.listdir(tmp_path) == []
 
 
 def test_floors_need_a_folder_that_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:

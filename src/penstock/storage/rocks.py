@@ -32,6 +32,7 @@ WRITE_ROWS_MAX = 128
 """Written in one go: the interpreter is not free for others meanwhile."""
 PIECE_BYTES = 4 << 20
 WRITE_BUFFER_BYTES = 16 << 20
+LEAVING = "-leaving"
 _BLOOM_BITS = 10
 
 
@@ -60,7 +61,16 @@ class RocksFloors:
             with suppress(Exception):
                 floor.close()
         self._open = []
-        shutil.rmtree(self._folder, ignore_errors=True)
+        remove_at_once(self._folder)
+
+
+def remove_at_once(folder: Path) -> None:
+    """Under another name, so that threads which still work for a snapshot can put nothing more into it meanwhile: a
+    folder that is not empty stays."""
+    leaving = folder.with_name(f"{folder.name}{LEAVING}")
+    with suppress(OSError):
+        folder.rename(leaving)
+    shutil.rmtree(leaving, ignore_errors=True)
 
 
 class RocksFloor:

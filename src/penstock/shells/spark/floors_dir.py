@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -17,7 +16,7 @@ from pathlib import Path
 from penstock.errors import StorageError
 from penstock.ports.floor import Floor, Members
 from penstock.shells.spark.copies_dir import local_dir
-from penstock.storage.rocks import RocksFloors, check_installed
+from penstock.storage.rocks import RocksFloors, check_installed, remove_at_once
 
 PREFIX = "penstock-floors-"
 _LOCK = ".lock"
@@ -64,7 +63,7 @@ def sweep(parent: Path) -> None:
     """Removes the folders of this user whose workers are gone."""
     for path in parent.glob(f"{PREFIX}*{_LOCK}"):
         with suppress(OSError), _taken(path):
-            shutil.rmtree(path.with_name(path.name.removesuffix(_LOCK)), ignore_errors=True)
+            remove_at_once(path.with_name(path.name.removesuffix(_LOCK)))
             path.unlink()
 
 
